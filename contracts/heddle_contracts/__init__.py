@@ -1,0 +1,1 @@
+"""Frozen models that cross a process boundary in Heddle."""

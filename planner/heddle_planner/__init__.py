@@ -1,0 +1,1 @@
+"""Predicts lengths and makes plans, beside the gateway."""

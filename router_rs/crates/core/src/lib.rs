@@ -1,0 +1,1 @@
+//! Heddle decision core.

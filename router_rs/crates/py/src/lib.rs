@@ -1,0 +1,14 @@
+//! Python bindings: converts and decides nothing.
+use pyo3::prelude::*;
+
+mod core_binding;
+mod wire_binding;
+
+/// The native module behind `heddle_core`.
+#[pymodule]
+fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
+    m.add("DEBUG_BUILD", cfg!(debug_assertions))?;
+    core_binding::register(m)?;
+    wire_binding::register(m)?;
+    Ok(())
+}

@@ -1,0 +1,1 @@
+//! Reading request and answer bytes without changing them.

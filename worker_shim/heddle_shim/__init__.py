@@ -1,0 +1,1 @@
+"""Beside each engine: telemetry, KV migration, launch; and the emulated engine."""
