@@ -33,6 +33,24 @@ class WorkerSpec:
     priority: PrioritySense | None = None
     api_key: str | None = field(default=None, repr=False)
 
+    def __post_init__(self) -> None:
+        """Raises ValueError, naming the field. Name and key travel in headers, so no control characters."""
+        for name, value, longest in (("name", self.name, 128), ("api_key", self.api_key, 4096)):
+            if value is not None and not (
+                0 < len(value) <= longest
+                and value.isascii()
+                and value.isprintable()
+                and value == value.strip()
+            ):
+                raise ValueError(f"{name}: give 1 to {longest} printable ASCII characters")
+        for name, number, least in (
+            ("degree", self.degree, 1),
+            ("slots", self.slots, 1),
+            ("kv_tokens", self.kv_tokens, 0),
+        ):
+            if number is not None and number < least:
+                raise ValueError(f"{name}: {number} is below {least}")
+
 
 @dataclass(frozen=True, slots=True)
 class WorkerFacts:
