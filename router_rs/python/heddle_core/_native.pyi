@@ -126,27 +126,63 @@ def replay(journal: bytes, policy_json: str | None = None) -> dict[str, Any]:
 # ---------------------------------------------------------------------------------------------- wire
 
 Dialect = Literal["chat", "completions", "generate"]
+HistoryUnit = Literal["messages", "bytes", "tokens", "opaque"]
 
 @final
 class Scan:
-    """What one pass over a request body found. The body is not copied and not changed."""
+    """What one pass over a request body found. Hashes are 64-bit and say nothing across releases."""
 
-    dialect: str
-    model: str | None
-    stream: bool
-    include_usage: bool | None
-    choices: int
-    max_tokens: int | None
-    prompt_tokens: int
-    messages: int
-    assistant_turns: int
-    fields: dict[str, str]
-    def chain(self) -> list[int]: ...
+    TEXT_BLOCK: Final[int]
+    TOKEN_BLOCK: Final[int]
+    @property
+    def dialect(self) -> Dialect: ...
+    @property
+    def model(self) -> str | None: ...
+    @property
+    def stream(self) -> bool: ...
+    @property
+    def include_usage(self) -> bool | None:
+        """``stream_options.include_usage``; None where it is absent or no boolean."""
+    @property
+    def choices(self) -> int:
+        """Answers asked for: ``n``, at least 1."""
+    @property
+    def max_tokens(self) -> int | None: ...
+    @property
+    def prompt_tokens(self) -> int:
+        """Exact for token ids; for text an estimate of four bytes a token, tools included."""
+    @property
+    def messages(self) -> int:
+        """Messages in a chat body; 0 in the other dialects."""
+    @property
+    def assistant_turns(self) -> int: ...
+    @property
+    def unit(self) -> HistoryUnit:
+        """What lengths of the history count: chat messages, bytes of text, token ids; opaque: a batch, or nothing."""
+    @property
+    def history_length(self) -> int: ...
+    @property
+    def fields(self) -> dict[str, str]:
+        """Strings that may name a trajectory, by dotted path (``metadata.session_id``); known paths only."""
+    def chain(self) -> list[int]:
+        """Hashes of prefixes. Chat: ``chain[i]`` covers messages 0..=i. Other dialects: ``chain[i]`` covers the first
+        i + 1 whole blocks of TEXT_BLOCK bytes or TOKEN_BLOCK tokens."""
     def message_hashes(self) -> list[int]: ...
     def roles(self) -> list[str]: ...
-    def prefix_hash(self, length: int) -> int | None: ...
+    def assistant_positions(self) -> list[int]:
+        """Indices of the assistant's messages, ascending."""
+    def call_ids(self) -> list[int]:
+        """Hashes of the tool-call ids named in the history."""
+    def anchors(self) -> list[int]:
+        """Hashes of how the lines of the messages start; reads the body again."""
+    def prefix_hash(self, length: int) -> int | None:
+        """Hash of the first ``length`` units of the history; None beyond its end and for opaque ones."""
+    def span_hash(self, start: int, length: int) -> int | None:
+        """Hash of ``length`` bytes or tokens of a prompt from ``start``; None in chat and out of range."""
 
-def scan_body(body: bytes, dialect: Dialect) -> Scan: ...
+def scan_body(body: bytes, dialect: Dialect) -> Scan:
+    """Raises ValueError, with the position: no JSON, no object, no UTF-8, nested deeper than 512. Types are not checked."""
+
 def splice(
     body: bytes,
     scan: Scan,
@@ -155,28 +191,61 @@ def splice(
     priority: int | None,
     ask_usage: bool,
     drop: list[str] = ...,
-) -> bytes: ...
+) -> bytes:
+    """The body with ``rid`` and ``priority`` set, usage asked for if it streams, top-level members in ``drop`` gone.
+
+    Every other byte stays. Raises ValueError if ``scan`` is of another body, or ``rid`` is not of letters, digits, -_.:
+    """
+
 @final
 class StreamTap:
     """Reads an event stream beside the bytes; hides the usage-only chunk when told to."""
 
     def __new__(cls, dialect: Dialect, *, hide_usage: bool) -> StreamTap: ...
-    def feed(self, chunk: bytes) -> bytes: ...
-    def finish(self) -> bytes: ...
+    def feed(self, chunk: bytes) -> bytes:
+        """What goes to the client now: the chunk itself unless something is held back, released or hidden."""
+    def finish(self) -> bytes:
+        """To be called at the end of the stream: bytes still held back."""
     def answer(self) -> Answer: ...
 
 @final
 class Answer:
     """What an answer said: ``None`` where it said nothing."""
 
-    prompt_tokens: int | None
-    output_tokens: int | None
-    cached_tokens: int | None
-    finish_reasons: list[str]
-    tool_names: list[str]
-    answer_hashes: list[int]
-    chunks: int
-    done: bool
-    error: str | None
+    @property
+    def prompt_tokens(self) -> int | None: ...
+    @property
+    def output_tokens(self) -> int | None: ...
+    @property
+    def cached_tokens(self) -> int | None: ...
+    @property
+    def finish_reasons(self) -> list[str]:
+        """Of each choice that has one, by index."""
+    @property
+    def tool_names(self) -> list[str]:
+        """Of each call, by choice and index; repeats stay."""
+    @property
+    def answer_hashes(self) -> list[int]:
+        """One a choice. Chat: equal to the message's hash in the next request. Other dialects: of the exact text."""
+    @property
+    def text_spans(self) -> list[tuple[int, int]]:
+        """Text dialects: (bytes, hash) of each choice's text, to be compared with Scan.span_hash."""
+    @property
+    def token_spans(self) -> list[tuple[int, int]]:
+        """The same in tokens, where the worker gave token ids."""
+    @property
+    def call_ids(self) -> list[int]: ...
+    @property
+    def anchors(self) -> list[int]:
+        """Hashes of how the text starts, to be looked for in Scan.anchors()."""
+    @property
+    def chunks(self) -> int:
+        """Pieces that carried output: about one a token in a stream."""
+    @property
+    def done(self) -> bool:
+        """The stream said [DONE]; a whole body was read and is no error."""
+    @property
+    def error(self) -> str | None: ...
 
-def read_answer(body: bytes, dialect: Dialect) -> Answer: ...
+def read_answer(body: bytes, dialect: Dialect) -> Answer:
+    """Raises ValueError if the body is no JSON."""

@@ -1,0 +1,31 @@
+//! Arguments of tool calls: JSON inside a string, which clients parse and write anew.
+
+use crate::cursor::{Cursor, JsonError};
+use crate::hash;
+
+/// Hash of the arguments' meaning; of the plain text where they are no JSON (models do write such).
+pub fn hash_text(text: &[u8], scratch: &mut Vec<u8>) -> u64 {
+    let text = text.trim_ascii();
+    // A call without arguments comes as "", as "{}" or not at all.
+    let json = if text.is_empty() { b"{}" } else { text };
+    let mut cursor = Cursor::new(json);
+    match hash::canonical(&mut cursor, &[], scratch)
+        .and_then(|value| cursor.finish().map(|()| value))
+    {
+        Ok(value) => value,
+        Err(_) => hash::bytes(text),
+    }
+}
+
+/// Reads a value that holds arguments: the usual string, or, from some clients, the object itself.
+pub fn hash_value(cursor: &mut Cursor<'_>, scratch: &mut Vec<u8>) -> Result<u64, JsonError> {
+    match cursor.peek()? {
+        b'"' => {
+            let mut text = Vec::new();
+            cursor.string()?.decode_into(&mut text);
+            Ok(hash_text(&text, scratch))
+        }
+        b'n' => cursor.null().map(|()| hash_text(b"", scratch)),
+        _ => hash::canonical(cursor, &[], scratch),
+    }
+}
