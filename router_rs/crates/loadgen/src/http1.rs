@@ -50,6 +50,8 @@ pub struct ResponseHead {
     pub body: BodyReader,
     /// The server will close after this answer.
     pub closes: bool,
+    /// Value of the header asked for, when it is there and a number.
+    pub number: Option<usize>,
 }
 
 /// Parses a request head; `None` until it is complete.
@@ -81,17 +83,20 @@ pub fn request_head(bytes: &[u8]) -> Result<Option<RequestHead>, ProtocolError> 
     }))
 }
 
-/// Parses an answer's head; `None` until it is complete.
+/// Parses an answer's head; `None` until it is complete. `wanted` names a header with a number to pick out.
 ///
 /// # Errors
 /// A head that is not HTTP/1.1, or a body whose end cannot be known.
-pub fn response_head(bytes: &[u8]) -> Result<Option<ResponseHead>, ProtocolError> {
+pub fn response_head(
+    bytes: &[u8],
+    wanted: Option<&str>,
+) -> Result<Option<ResponseHead>, ProtocolError> {
     let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
     let mut response = httparse::Response::new(&mut headers);
     let httparse::Status::Complete(size) = response.parse(bytes)? else {
         return Ok(None);
     };
-    let (mut body, mut closes) = (None, false);
+    let (mut body, mut closes, mut picked) = (None, false, None);
     for header in response.headers.iter() {
         if header.name.eq_ignore_ascii_case("content-length") {
             body = Some(BodyReader::with_length(number(header.value)?));
@@ -99,6 +104,8 @@ pub fn response_head(bytes: &[u8]) -> Result<Option<ResponseHead>, ProtocolError
             body = Some(BodyReader::chunked());
         } else if header.name.eq_ignore_ascii_case("connection") {
             closes = header.value.eq_ignore_ascii_case(b"close");
+        } else if wanted.is_some_and(|name| header.name.eq_ignore_ascii_case(name)) {
+            picked = number(header.value).ok();
         }
     }
     let body = body.ok_or(ProtocolError::NoFraming)?;
@@ -107,6 +114,7 @@ pub fn response_head(bytes: &[u8]) -> Result<Option<ResponseHead>, ProtocolError
         status: response.code.unwrap_or(0),
         body,
         closes,
+        number: picked,
     }))
 }
 
@@ -319,7 +327,7 @@ mod tests {
         let (mut reader, mut payload) = (BodyReader::chunked(), Vec::new());
         reader
             .feed(b"2;abc=1\r\nhi\r\n0\r\nX-Sum: 1\r\n\r\n", |data| {
-                payload.extend_from_slice(data)
+                payload.extend_from_slice(data);
             })
             .unwrap();
         assert!(reader.is_done());
@@ -329,7 +337,7 @@ mod tests {
     #[test]
     fn an_answer_without_framing_is_refused() {
         assert!(matches!(
-            response_head(b"HTTP/1.1 200 OK\r\n\r\n"),
+            response_head(b"HTTP/1.1 200 OK\r\n\r\n", None),
             Err(ProtocolError::NoFraming)
         ));
     }

@@ -42,6 +42,8 @@ pub struct Settings {
     pub steps: Vec<StepBody>,
     /// Events each stream must have; `None` when answers are not streamed.
     pub expected_events: Option<u64>,
+    /// Answer header that must hold the step's index in its conversation: the gateway recognised the conversation.
+    pub step_header: Option<String>,
 }
 
 /// Why a request failed.
@@ -75,6 +77,14 @@ pub enum RequestError {
     /// The body is not the mock engine's answer.
     #[error("answer has no usage at its end")]
     Answer,
+    /// The gateway took the request for another step than it was.
+    #[error("gateway saw step {seen:?} where the agent sent step {sent}")]
+    Step {
+        /// The header's value.
+        seen: Option<usize>,
+        /// Index in the conversation.
+        sent: usize,
+    },
     /// Nothing came for long.
     #[error("no answer in time")]
     TimedOut,
@@ -93,6 +103,12 @@ pub struct Tally {
     pub bytes: u64,
     /// Connections opened beyond the first of each agent.
     pub reconnects: u64,
+    /// Requests answered in the whole run, warm-up and end included; what the processes' CPU time was spent on.
+    pub whole_requests: u64,
+    /// Events of the whole run.
+    pub whole_events: u64,
+    /// Conversations begun in the whole run.
+    pub conversations: u64,
     /// Failed requests by reason, also those of the warm-up.
     pub errors: BTreeMap<String, u64>,
 }
@@ -108,6 +124,9 @@ impl Tally {
             events: 0,
             bytes: 0,
             reconnects: 0,
+            whole_requests: 0,
+            whole_events: 0,
+            conversations: 0,
             errors: BTreeMap::new(),
         }
     }
@@ -122,6 +141,9 @@ impl Tally {
         self.events += other.events;
         self.bytes += other.bytes;
         self.reconnects += other.reconnects;
+        self.whole_requests += other.whole_requests;
+        self.whole_events += other.whole_events;
+        self.conversations += other.conversations;
         for (reason, count) in &other.errors {
             *self.errors.entry(reason.clone()).or_default() += count;
         }
@@ -189,6 +211,7 @@ async fn agent(settings: Rc<Settings>, window: Window, conversations: Rc<Cell<u6
         if step == 0 {
             conversation = conversations.get();
             conversations.set(conversation + 1);
+            tally.conversations += 1;
         }
         outgoing.clear();
         outgoing.extend_from_slice(&requests[step]);
@@ -197,7 +220,14 @@ async fn agent(settings: Rc<Settings>, window: Window, conversations: Rc<Cell<u6
             chat::write_conversation(&mut outgoing, body_at + mark_at, conversation);
         }
         opened += u64::from(connection.is_none());
-        let asked = ask(&mut connection, &settings, &outgoing, window, &mut tally);
+        let asked = ask(
+            &mut connection,
+            &settings,
+            &outgoing,
+            step,
+            window,
+            &mut tally,
+        );
         match tokio::time::timeout(ANSWER_TIMEOUT, asked)
             .await
             .unwrap_or(Err(RequestError::TimedOut))
@@ -263,6 +293,7 @@ async fn ask(
     slot: &mut Option<Connection>,
     settings: &Settings,
     request: &[u8],
+    step: usize,
     window: Window,
     tally: &mut Tally,
 ) -> Result<(), RequestError> {
@@ -274,7 +305,7 @@ async fn ask(
     let sent_at = Instant::now();
     connection.socket.write_all(request).await?;
     let mut head = loop {
-        if let Some(head) = response_head(&connection.buffer)? {
+        if let Some(head) = response_head(&connection.buffer, settings.step_header.as_deref())? {
             break head;
         }
         connection.read_more().await?;
@@ -303,6 +334,14 @@ async fn ask(
         connection.read_more().await?;
     }
     check(head.status, &counter, settings.expected_events)?;
+    if settings.step_header.is_some() && head.number != Some(step) {
+        return Err(RequestError::Step {
+            seen: head.number,
+            sent: step,
+        });
+    }
+    tally.whole_requests += 1;
+    tally.whole_events += counter.events();
     let ended_at = Instant::now();
     if window.holds(ended_at) {
         tally

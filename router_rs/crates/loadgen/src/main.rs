@@ -37,9 +37,12 @@ struct UpstreamArgs {
     /// Port; 0 takes a free one (see the `ready` line).
     #[arg(long)]
     port: u16,
-    /// Tokens of each answer, events of each stream.
+    /// Tokens of each answer.
     #[arg(long, default_value_t = 64)]
     tokens: usize,
+    /// Tokens of each streamed answer, one event each; as --tokens when not given.
+    #[arg(long)]
+    stream_tokens: Option<usize>,
     /// Pause before each event of a stream, in microseconds.
     #[arg(long, default_value_t = 0)]
     chunk_delay_us: u64,
@@ -74,6 +77,9 @@ struct LoadArgs {
     /// Tokens the upstream answers with: the history repeats its answers, and a stream must have them all.
     #[arg(long, default_value_t = 64)]
     tokens: usize,
+    /// Answer header that must hold the step's index in its conversation, with --vary.
+    #[arg(long, requires = "vary")]
+    step_header: Option<String>,
     /// Print JSON (the only format; accepted for clarity in scripts).
     #[arg(long)]
     json: bool,
@@ -106,6 +112,7 @@ fn serve(args: &UpstreamArgs) -> Result<(), String> {
     let settings = upstream::Settings {
         port: args.port,
         tokens: args.tokens,
+        stream_tokens: args.stream_tokens.unwrap_or(args.tokens),
         chunk_delay: Duration::from_micros(args.chunk_delay_us),
     };
     on_one_thread(upstream::serve(settings))?
@@ -146,6 +153,7 @@ fn load_settings(args: LoadArgs) -> Result<load::Settings, String> {
             .map_err(|error| format!("--warmup: {error}"))?,
         headers: args.headers,
         steps,
+        step_header: args.step_header,
         expected_events: streamed.then(|| chat::event_count(args.tokens)),
     })
 }

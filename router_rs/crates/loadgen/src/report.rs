@@ -26,6 +26,9 @@ pub fn summary(tally: &Tally, measured: Duration) -> Value {
         "events_per_s": tally.events as f64 / seconds,
         "bytes": tally.bytes,
         "bytes_per_s": tally.bytes as f64 / seconds,
+        "whole_run": {
+            "requests": tally.whole_requests, "events": tally.whole_events, "conversations": tally.conversations,
+        },
     })
 }
 

@@ -24,8 +24,10 @@ const READ_BYTES: usize = 64 * 1024;
 pub struct Settings {
     /// Port on 127.0.0.1.
     pub port: u16,
-    /// Tokens of every answer; a streamed one sends one event each.
+    /// Tokens of an answer that is not streamed.
     pub tokens: usize,
+    /// Tokens of a streamed answer; one event each.
+    pub stream_tokens: usize,
     /// Pause before each event of a stream; changed by `POST /mock/pace`.
     pub chunk_delay: Duration,
 }
@@ -64,7 +66,7 @@ struct Script {
 impl Script {
     fn new(settings: &Settings) -> Self {
         let frames = [false, true].map(|usage| {
-            let mut frames: Vec<Vec<u8>> = chat::events(settings.tokens, usage)
+            let mut frames: Vec<Vec<u8>> = chat::events(settings.stream_tokens, usage)
                 .iter()
                 .map(|event| chunk(event))
                 .collect();

@@ -173,6 +173,18 @@ fn a_broken_answer_is_an_error_and_never_a_request() {
 }
 
 #[test]
+fn a_step_that_the_gateway_took_for_another_is_an_error() {
+    let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\nX-Heddle-Step: 5\r\n\r\n{\"usage\":1";
+    let body = body_file("step.json", false);
+    let further = ["--vary", "--step-header", "x-heddle-step"];
+    let seen = figures(&load(&broken_server(answer), &body, &further));
+    let reason = "gateway saw step Some(5) where the agent sent step 0";
+    assert!(seen["error_kinds"][reason].as_u64() > Some(0), "{seen}");
+    let without = figures(&load(&broken_server(answer), &body, &["--vary"]));
+    assert!(without["requests"].as_u64() > Some(0), "{without}");
+}
+
+#[test]
 fn a_port_in_use_is_named() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port().to_string();
