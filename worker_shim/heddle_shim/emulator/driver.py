@@ -76,6 +76,7 @@ class EngineDriver:
         self._by_rid: dict[str, tuple[Generation, Submission]] = {}
         self._streams: set[Submission] = set()
         self._timer: Timer | None = None
+        self._armed_for = 0.0
 
     def submit(self, generations: Sequence[Generation], *, stream: bool) -> Submission:
         """Hands sequences to the engine together.
@@ -152,15 +153,17 @@ class EngineDriver:
         self._arm()
 
     def _arm(self) -> None:
+        due = self.engine.next_event_time()
+        if due is not None and self._streams and (token := self.engine.next_token_time()) is not None:
+            due = min(due, max(token, self.clock.now() + self.clock.simulated(STREAM_FLUSH_S)))
         if self._timer is not None:
+            if due == self._armed_for:
+                return
             self._timer.cancel()
             self._timer = None
-        due = self.engine.next_event_time()
-        if due is None:
-            return
-        if self._streams and (token := self.engine.next_token_time()) is not None:
-            due = min(due, max(token, self.clock.now() + self.clock.simulated(STREAM_FLUSH_S)))
-        self._timer = self.clock.call_at(due, self._tick)
+        if due is not None:
+            self._armed_for = due
+            self._timer = self.clock.call_at(due, self._tick)
 
     def _tick(self) -> None:
         self._timer = None

@@ -369,10 +369,10 @@ class Engine:
                 self.totals.output_tokens += 1
                 if generation.first_token_at is None:
                     generation.first_token_at = at
-            if generation.abort_wanted:
-                self._end(generation, at, Ending.ABORTED)
-            elif generation.complete:
+            if generation.complete:
                 self._end(generation, at, Ending.PLANNED)
+            elif generation.abort_wanted:
+                self._end(generation, at, Ending.ABORTED)
             else:
                 generation.move(State.RUNNING)
                 self.running.append(generation)

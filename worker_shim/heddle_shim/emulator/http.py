@@ -1,6 +1,9 @@
 """The ASGI app of one emulated worker."""
 
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from heddle_shim.emulator.generation_routes import generation_endpoints
@@ -13,4 +16,13 @@ def worker_app(worker: EmulatedWorker) -> Starlette:
     routes = [
         Route(path, endpoint, methods=["POST"]) for path, endpoint in generation_endpoints(worker).items()
     ]
-    return Starlette(routes=[*routes, *OpsRoutes(worker).routes()])
+    return Starlette(
+        routes=[*routes, *OpsRoutes(worker).routes()], exception_handlers={HTTPException: _no_such_route}
+    )
+
+
+async def _no_such_route(_: Request, error: Exception) -> JSONResponse:
+    """Unknown paths and methods, as FastAPI answers them."""
+    if not isinstance(error, HTTPException):
+        raise error
+    return JSONResponse({"detail": error.detail}, status_code=error.status_code, headers=error.headers)

@@ -14,6 +14,7 @@ All times are simulated seconds.
 """
 
 import json
+import math
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
@@ -81,7 +82,7 @@ class StepCosts:
     def __init__(self, profile: TimingProfile, degree: int) -> None:
         if degree < 1:
             raise ProfileError(f"the MP degree must be at least 1, not {degree}")
-        compute = degree**profile.scaling
+        compute = math.pow(degree, profile.scaling)
         self.degree = degree
         self._decode_base = profile.decode_fixed_s + profile.decode_weights_s / degree
         self._decode_request = profile.decode_request_s / compute
