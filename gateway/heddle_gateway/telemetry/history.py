@@ -13,7 +13,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,6 +60,13 @@ class HistoryLimits:
     longest_retry_s: float = 5.0
     spill_folder: Path | None = None
     spill_limit_bytes: int = 256 * 1024 * 1024
+
+    def retry_delays(self) -> Iterator[float]:
+        """Seconds between tries of one batch: doubling up to a bound, without end."""
+        delay = self.first_retry_s
+        while True:
+            yield delay
+            delay = min(2 * delay, self.longest_retry_s)
 
 
 class HistoryWriter:
@@ -231,8 +238,7 @@ class HistoryWriter:
 
     async def _deliver(self, batch: list[Any]) -> bool:
         """Writes a batch, however often it takes; False, and queued again, if the process ends first."""
-        delay = self._limits.first_retry_s
-        while True:
+        for delay in self._limits.retry_delays():
             match await self._write(batch):
                 case "written":
                     self._written += self._settle(len(batch))
@@ -247,7 +253,7 @@ class HistoryWriter:
             if await self._relieve(batch):
                 return True
             await self._pause(delay)
-            delay = min(2 * delay, self._limits.longest_retry_s)
+        raise AssertionError("retry delays are endless")
 
     async def _deliver_segment(self, spill: SpillFolder, segment: Segment) -> bool:
         """Writes the oldest spilled segment; False if the process ends first (the segment stays)."""
@@ -256,15 +262,14 @@ class HistoryWriter:
         except OSError as error:
             self._last_error = str(error)
             batch = []
-        delay = self._limits.first_retry_s
+        delays = self._limits.retry_delays()
         while (result := await self._write(batch, segment.name)) == "unavailable":
             if self._closing.is_set():
                 return False
             # The queue goes first: what is spilled is safe, what is queued may overflow.
             if self._queue:
                 return True
-            await self._pause(delay)
-            delay = min(2 * delay, self._limits.longest_retry_s)
+            await self._pause(next(delays))
         await asyncio.to_thread(spill.remove, segment)
         self._grasp(segment.records)
         self._refused += self._settle(segment.records - len(batch))
