@@ -103,7 +103,9 @@ class LiveTrajectory(_Answer):
     first_seen: float
     last_seen: float
     predicted_remaining: float | None = Field(default=None, description="Output tokens still expected.")
-    level: int | None = Field(default=None, description="Priority level: 0 is the longest remaining.")
+    level: int | None = Field(
+        default=None, description="Priority level of its live steps; higher is served first."
+    )
 
 
 class TrajectorySummary(_Answer):
@@ -244,7 +246,6 @@ class WorkerView(_Answer):
                     "running": 12,
                     "waiting": 0,
                     "kv_used": 151234,
-                    "live_steps": 12,
                     "last_error": None,
                 }
             ]
@@ -268,7 +269,6 @@ class WorkerView(_Answer):
     running: int | None = Field(default=None, description="Requests on the engine, by its own load report.")
     waiting: int | None = None
     kv_used: int | None = None
-    live_steps: int = Field(default=0, description="Steps of this gateway there.")
     last_error: str | None = None
 
 
