@@ -1,5 +1,6 @@
 """Engines in virtual time with round costs, and emulated workers on real sockets."""
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -28,6 +29,7 @@ ROUND_COSTS = TimingProfile(
 MakeEngine = Callable[..., Engine]
 MakeGeneration = Callable[..., Generation]
 Serve = Callable[..., Awaitable[FleetServer]]
+Eventually = Callable[[Callable[[], bool]], Awaitable[None]]
 
 
 @pytest.fixture
@@ -90,3 +92,17 @@ async def serve() -> AsyncIterator[Serve]:
             return await stack.enter_async_context(FleetServer(workers, "127.0.0.1", 0))
 
         yield start
+
+
+@pytest.fixture
+def eventually() -> Eventually:
+    """Waits for a condition; fails after ten seconds."""
+
+    async def wait(condition: Callable[[], bool]) -> None:
+        for _ in range(2000):
+            if condition():
+                return
+            await asyncio.sleep(0.005)
+        raise AssertionError("the condition did not come true in ten seconds")
+
+    return wait
