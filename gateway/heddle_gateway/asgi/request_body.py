@@ -1,7 +1,8 @@
 """The request's body as plain bytes: collected, bounded, decoded.
 
-Invariants: neither the received nor the decoded body grows beyond the limit; what comes out is what the client's
-JSON writer wrote. Codex compresses with zstd, some SDKs with gzip; the scan and the worker see neither.
+Invariants: neither the received nor the decoded body grows beyond the limit; what comes out is what the
+client's JSON writer wrote. Codex compresses with zstd, some SDKs with gzip; the scan and the worker see
+neither.
 """
 
 import asyncio
@@ -16,7 +17,8 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 DEFAULT_LIMIT: Final = 256 * 1024 * 1024
 """Bytes. Images travel as base64 in the body; smaller defaults of other servers reject them."""
 
-# Above this many received bytes decoding would hold the event loop for longer than other requests should wait.
+# Above this many received bytes decoding would hold the event loop for longer than other requests should
+# wait.
 _THREAD_ABOVE: Final = 256 * 1024
 # zstd has no bound on what a call puts out. Its best case is a 128 KiB block from 4 bytes, so 1 KiB gives at
 # most 32 MiB before the limit is looked at again.
@@ -40,8 +42,8 @@ class ClientLeft(Exception):
 async def read_body(receive: Receive, headers: Mapping[str, str], limit: int = DEFAULT_LIMIT) -> bytes:
     """``headers``: lower-case names.
 
-    Raises ClientError (400 damaged coding, 413 larger than ``limit`` bytes before or after decoding, 415 unknown
-    coding) and ClientLeft.
+    Raises ClientError (400 damaged coding, 413 larger than ``limit`` bytes before or after decoding, 415
+    unknown coding) and ClientLeft.
     """
     codings = _codings(headers.get("content-encoding", ""))
     declared = headers.get("content-length", "")
@@ -73,7 +75,9 @@ async def _collect(receive: Receive, limit: int) -> bytes:
 
 
 def _codings(header: str) -> list[str]:
-    codings = [coding for part in header.split(",") if (coding := part.strip().lower()) not in ("", "identity")]
+    codings = [
+        coding for part in header.split(",") if (coding := part.strip().lower()) not in ("", "identity")
+    ]
     for coding in codings:
         if coding not in _DECODERS:
             raise ClientError(

@@ -125,6 +125,16 @@ impl Scan {
         }
     }
 
+    /// Hash of what conversations of one agent share: a leading system or developer message, or the first block
+    /// of a prompt. 0 without one.
+    pub fn head(&self) -> u64 {
+        match (self.unit(), self.roles.first()) {
+            (Unit::Messages, Some(Role::System | Role::Developer)) => self.message_hashes[0],
+            (Unit::Bytes | Unit::Tokens, _) => self.chain.first().copied().unwrap_or_default(),
+            _ => 0,
+        }
+    }
+
     /// Hash of the first `length` units of the history; `None` beyond its end.
     pub fn prefix_hash(&self, length: usize) -> Option<u64> {
         match self.unit() {
