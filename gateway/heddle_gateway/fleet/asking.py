@@ -36,6 +36,7 @@ def new_admin_client(connections: int = 256) -> httpx.AsyncClient:
 class Reply:
     """Any HTTP answer, whatever its status."""
 
+    path: str
     status: int
     body: bytes
 
@@ -43,7 +44,7 @@ class Reply:
         try:
             return json.loads(self.body)
         except ValueError as error:
-            raise BadAnswer(f"not JSON: {self.excerpt()!r}", self.status) from error
+            raise BadAnswer(f"{self.path}: not JSON: {self.excerpt(80)!r}", self.status) from error
 
     def excerpt(self, length: int = 200) -> str:
         return self.body[: length * 4].decode("utf-8", "replace")[:length]
@@ -90,7 +91,7 @@ class Asking:
                 chunks += chunk
                 if len(chunks) > MAX_ANSWER_BYTES:
                     raise BadAnswer(f"{path}: answer over {MAX_ANSWER_BYTES} bytes", response.status_code)
-            return Reply(response.status_code, bytes(chunks))
+            return Reply(path, response.status_code, bytes(chunks))
 
     async def get_json(self, path: str, params: Mapping[str, str] | None = None) -> dict[str, Any]:
         """The JSON object at ``path``. Raises BadAnswer (with the status) unless it is one, with status
