@@ -162,6 +162,9 @@ class Scan:
     @property
     def history_length(self) -> int: ...
     @property
+    def head(self) -> int:
+        """Hash of a leading system or developer message; in the text dialects of the first block. 0 without one."""
+    @property
     def fields(self) -> dict[str, str]:
         """Strings that may name a trajectory, by dotted path (``metadata.session_id``); known paths only."""
     def chain(self) -> list[int]:
