@@ -180,8 +180,14 @@ class StepServer:
     async def _follow_decisions(self, run: Run) -> None:
         """Until the client has its answer. Raises Interrupted when it left."""
         while True:
-            with run.interrupts:
-                decision = run.ticket.decision or await run.ticket.decided()
+            try:
+                with run.interrupts:
+                    decision = run.ticket.decision or await run.ticket.decided()
+            except Interrupted as interrupted:
+                if interrupted.reason is not Reason.WORKER_GONE:
+                    raise
+                # Dispatched and withdrawn before this task came to run.
+                decision = await run.ticket.decided()
             if isinstance(decision, Reject):
                 self._end(run, Outcome.REJECTED, decision.status)
                 await _refuse(run.reply, rejection(decision, run.last_failure))
@@ -195,12 +201,11 @@ class StepServer:
     async def _attempt(self, run: Run, dispatch: Dispatch) -> None:
         """One try on one worker. Raises AttemptFailed while nothing of an answer has reached the client."""
         worker = self._fleet.worker(dispatch.worker, dispatch.generation)
-        if worker is None:
+        if worker is None or run.interrupts.is_worker_gone:
             raise AttemptFailed("unreachable", "the worker has left the fleet")
         call = run.call
         attempt = run.attempt = Attempt(dispatch, worker, os.urandom(16).hex())
         run.account.dispatched(worker.name, dispatch.level, time.monotonic())
-        run.interrupts.forget_worker()
         whole = not call.scan.stream
         try:
             with run.interrupts:
@@ -325,6 +330,7 @@ class StepServer:
         if failure.may_still_run:
             self._abort_aside(run)
         run.attempt = None
+        run.interrupts.forget_worker()
         self._driver.attempt_failed(run.ticket, dispatch, failure.kind)
 
     async def _stop_for_client(self, run: Run) -> None:

@@ -5,15 +5,23 @@ anything, wait for anything, or cut the line. Without one, the worker behaves li
 """
 
 import asyncio
+import contextlib
 import json
 import os
 import socket
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
+import httpx
 import pytest
+import uvicorn
+from heddle_contracts.steps import StepRecord
+from heddle_gateway.app import Gateway, create_app
+from heddle_gateway.settings import load_settings
 
 WAIT_S = 10.0
 MODEL = "test-model"
@@ -116,9 +124,7 @@ def chat_answer(text: str = "Hello.", **more: Any) -> dict[str, Any]:
         "object": "chat.completion",
         "created": 1,
         "model": MODEL,
-        "choices": [
-            {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
-        ],
+        "choices": [{"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}],
         "usage": {
             "prompt_tokens": 11,
             "completion_tokens": 3,
@@ -211,7 +217,10 @@ class FakeWorker:
             writer.close()
 
     async def _serve(self, request: Received, line: Line) -> None:
-        if request.path in ("/v1/chat/completions", "/v1/completions", "/generate") and request.method == "POST":
+        if (
+            request.path in ("/v1/chat/completions", "/v1/completions", "/generate")
+            and request.method == "POST"
+        ):
             self.received.append(request)
             watch = asyncio.create_task(_watch(request, line))
             try:
@@ -315,3 +324,99 @@ async def new_worker() -> AsyncIterator[Callable[[], Awaitable[FakeWorker]]]:
 @pytest.fixture
 async def worker(new_worker: Callable[[], Awaitable[FakeWorker]]) -> FakeWorker:
     return await new_worker()
+
+
+class QuietServer(uvicorn.Server):
+    """uvicorn inside a test: the signals belong to pytest."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+@dataclass
+class RunningGateway:
+    """A whole gateway on a free port. ``parts``: app.Gateway. ``client``: httpx, follows no redirect."""
+
+    parts: Gateway
+    url: str
+    client: httpx.AsyncClient
+
+    async def chat(
+        self, content: str = "hi", path: str = "/v1/chat/completions", **more: Any
+    ) -> httpx.Response:
+        """One chat request of one user message; ``headers`` go as headers, the rest into the body."""
+        headers = more.pop("headers", None)
+        body = {"model": MODEL, "messages": [{"role": "user", "content": content}], **more}
+        return await self.client.post(path, json=body, headers=headers)
+
+    async def records(self, count: int) -> list[StepRecord]:
+        """All step records in the history, once there are ``count``; oldest first."""
+        await wait_until(lambda: self.parts.history.stats().put >= count, f"{count} ended steps")
+        assert await self.parts.history.flush(WAIT_S)
+        pages = (await self.client.get("/admin/v1/trajectories?limit=500")).json()["items"]
+        found: list[StepRecord] = []
+        for item in pages:
+            one = await self.client.get("/admin/v1/trajectories/" + quote(item["trajectory_id"], safe=""))
+            found += [StepRecord.model_validate(step) for step in one.json()["steps"]["items"]]
+        return sorted(found, key=lambda record: record.arrived_at)
+
+    def at_rest(self) -> bool:
+        """No step is live anywhere, and the core's books balance."""
+        stats = self.parts.driver.stats()
+        return (
+            stats["steps_live"] == 0
+            and len(self.parts.steps.running) == 0
+            and self.parts.driver.live_steps == 0
+            and stats["steps_arrived_total"] == stats["steps_ended_total"]
+        )
+
+
+NewGateway = Callable[..., Awaitable[RunningGateway]]
+
+
+@pytest.fixture
+async def new_gateway(tmp_path: Path) -> AsyncIterator[NewGateway]:
+    """``await new_gateway(*workers, **settings)``: serves, with the given fake workers active."""
+    async with contextlib.AsyncExitStack() as stack:
+
+        async def start(*workers: FakeWorker, **settings: Any) -> RunningGateway:
+            settings.setdefault("database", str(tmp_path / "history.db"))
+            app = create_app(load_settings(workers=[worker.url for worker in workers], **settings))
+            listening = socket.create_server(("127.0.0.1", 0))
+            server = QuietServer(
+                uvicorn.Config(
+                    app,
+                    http="httptools",
+                    lifespan="on",
+                    log_config=None,
+                    server_header=False,
+                    timeout_graceful_shutdown=5,
+                )
+            )
+            task = asyncio.create_task(server.serve(sockets=[listening]))
+
+            async def stop() -> None:
+                server.should_exit = True
+                await task
+
+            stack.push_async_callback(stop)
+            await wait_until(lambda: server.started or task.done(), "the gateway to start")
+            url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+            client = await stack.enter_async_context(
+                httpx.AsyncClient(base_url=url, timeout=WAIT_S, trust_env=False)
+            )
+            gateway = RunningGateway(app.state.gateway, url, client)
+            await wait_until(lambda: gateway.parts.fleet.active() == len(workers), "active workers")
+            return gateway
+
+        yield start
+
+
+@pytest.fixture
+async def gateway(new_gateway: NewGateway, worker: FakeWorker) -> AsyncIterator[RunningGateway]:
+    """One gateway with one worker. Afterwards nothing may be live and every invariant of the core must hold."""
+    running = await new_gateway(worker)
+    yield running
+    await wait_until(running.at_rest, "all steps to end")
+    assert running.parts.driver.audit() == []

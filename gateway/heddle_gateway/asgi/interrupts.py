@@ -48,8 +48,8 @@ class Interrupts:
         self._watcher = asyncio.create_task(self._watch(receive))
 
     @property
-    def client_left(self) -> bool:
-        return self._reason is Reason.CLIENT_LEFT
+    def is_worker_gone(self) -> bool:
+        return self._reason is Reason.WORKER_GONE
 
     def worker_gone(self) -> None:
         """The core withdrew the running attempt."""
@@ -60,7 +60,7 @@ class Interrupts:
         self._fire(Reason.STOPPED)
 
     def forget_worker(self) -> None:
-        """A new attempt begins: what was said of the last worker is void."""
+        """The attempt was given up: what was said of its worker is void."""
         if self._reason is Reason.WORKER_GONE:
             self._reason = None
 

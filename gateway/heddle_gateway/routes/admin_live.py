@@ -30,7 +30,7 @@ class LiveListing:
         if live is None or seen is None:
             return None
         home = seen["home"]
-        levels = [step["level"] for step in seen["live"] if step["level"] is not None]
+        levels = [step["level"] for step in seen["live_steps"] if step["level"] is not None]
         return LiveTrajectory(
             tenant=live.tenant,
             trajectory_id=live.trajectory_id,
@@ -42,7 +42,7 @@ class LiveListing:
             phase=Phase(seen["phase"]),
             worker=self._worker_name(home) if home is not None else live.worker,
             steps=live.step + 1,
-            live_steps=len(seen["live"]),
+            live_steps=len(seen["live_steps"]),
             first_seen=live.started_at,
             last_seen=live.last_seen_at,
             predicted_remaining=seen["remaining"],
