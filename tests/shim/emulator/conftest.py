@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 from heddle_shim.emulator.clock import Clock
-from heddle_shim.emulator.engine import Engine, EngineConfig
+from heddle_shim.emulator.engine import Engine
+from heddle_shim.emulator.engine_config import EngineConfig
 from heddle_shim.emulator.fleet_server import FleetServer, build_workers
 from heddle_shim.emulator.generation import Generation
 from heddle_shim.emulator.timing import StepCosts, TimingProfile

@@ -3,7 +3,8 @@
 from collections.abc import Callable
 
 import pytest
-from heddle_shim.emulator.engine import Engine, PauseMode
+from heddle_shim.emulator.engine import Engine
+from heddle_shim.emulator.engine_config import PauseMode
 from heddle_shim.emulator.generation import Ending, Generation, State
 from heddle_shim.emulator.timing import StepCosts, TimingProfile
 

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 
-from heddle_shim.emulator.engine import Engine, EngineConfig, PauseMode
+from heddle_shim.emulator.engine import Engine
+from heddle_shim.emulator.engine_config import EngineConfig, PauseMode
 from heddle_shim.emulator.generation import Ending, Generation, State
 from heddle_shim.emulator.timing import StepCosts, TimingProfile
 from heddle_shim.emulator.tokens import pack

@@ -7,7 +7,7 @@ new-token ratio.
 
 import sys
 from bisect import insort
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
@@ -18,6 +18,37 @@ from heddle_shim.emulator.tokens import ID_BYTES
 
 CLIP_MAX_NEW_TOKENS: Final = 4096
 """Admission reserves at most so many output tokens a request (SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION)."""
+
+
+INITIAL_NEW_TOKEN_RATIO: Final = 0.7
+MIN_NEW_TOKEN_RATIO: Final = 0.7 * 0.14
+NEW_TOKEN_RATIO_DECAY: Final = (INITIAL_NEW_TOKEN_RATIO - MIN_NEW_TOKEN_RATIO) / 600
+"""Per decode step (SGLANG_INIT_NEW_TOKEN_RATIO, _MIN_..._FACTOR, _DECAY_STEPS)."""
+
+
+class NewTokenRatio:
+    """The share of their remaining allowance that running requests are believed to use.
+
+    It falls while decode goes well and rises to what a retraction has shown to be needed.
+    """
+
+    def __init__(self) -> None:
+        self.value = INITIAL_NEW_TOKEN_RATIO
+
+    def reset(self) -> None:
+        """The engine is idle."""
+        self.value = INITIAL_NEW_TOKEN_RATIO
+
+    def decay(self, steps: int) -> None:
+        """So many decode steps went well."""
+        self.value = max(MIN_NEW_TOKEN_RATIO, self.value - steps * NEW_TOKEN_RATIO_DECAY)
+
+    def learn(self, running: Iterable[Generation], margin: int) -> None:
+        """A retraction left these; ``margin`` is the steps each has room for."""
+        kept = list(running)
+        decoded = sum(generation.made + margin for generation in kept)
+        allowed = sum(generation.max_new_tokens for generation in kept)
+        self.value = min(1.0, decoded / (allowed + 1))
 
 
 class Admission(Enum):
@@ -97,7 +128,7 @@ def reserved_output(generation: Generation) -> int:
 class PrefillPass:
     """Forms one prefill batch of at most ``chunk`` new tokens."""
 
-    def __init__(self, pool: KvPool, running: list[Generation], ratio: float, chunk: int) -> None:
+    def __init__(self, pool: KvPool, running: Iterable[Generation], ratio: float, chunk: int) -> None:
         self._pool = pool
         self._ratio = ratio
         self._chunk = chunk
@@ -139,7 +170,7 @@ class PrefillPass:
         return Admission.ADDED
 
     def victims_for(
-        self, generation: Generation, running: list[Generation], threshold: int
+        self, generation: Generation, running: Iterable[Generation], threshold: int
     ) -> list[Generation]:
         """Running sequences to preempt for this one (preempt_to_schedule): lowest priority first, newest
         first.
@@ -154,15 +185,11 @@ class PrefillPass:
             if candidate.rank - generation.rank <= threshold:
                 break
             victims.append(candidate)
-            lacking -= self.released_by(candidate)
+            # What was set aside for it counts, the KV it gives back does not (running_request_credit).
+            lacking -= reserved_output(candidate) * self._ratio
             if lacking <= 0:
                 return victims
         return []
-
-    def released_by(self, generation: Generation) -> float:
-        """Room that comes back if it is preempted: its private KV and what was set aside for it."""
-        private = generation.hold.private if generation.hold is not None else 0
-        return private + reserved_output(generation) * self._ratio
 
     def forget(self, generation: Generation) -> None:
         """A running sequence was preempted: nothing is set aside for it any more."""

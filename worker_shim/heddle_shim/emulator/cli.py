@@ -10,7 +10,7 @@ from typing import Annotated, Final
 import typer
 
 from heddle_shim.emulator.answer import LengthRule
-from heddle_shim.emulator.engine import EngineConfig
+from heddle_shim.emulator.engine_config import EngineConfig
 from heddle_shim.emulator.fleet_server import FleetServer, PortTakenError, build_workers
 from heddle_shim.emulator.timing import ProfileError, TimingProfile
 from heddle_shim.emulator.worker import EmulatedWorker, WorkerSettings

@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from heddle_shim.emulator.clock import Clock, Timer
-from heddle_shim.emulator.engine import Engine, PauseMode
+from heddle_shim.emulator.engine import Engine
+from heddle_shim.emulator.engine_config import PauseMode
 from heddle_shim.emulator.generation import Generation, State
 
 STREAM_FLUSH_S: Final = 0.004

@@ -12,87 +12,42 @@ what they decoded, keep their output, and queue again behind their equals; a fin
 KV, decoded tokens included, enters the prefix tree.
 """
 
-from dataclasses import dataclass
-from enum import Enum, StrEnum, auto
-from typing import Final, Literal
+import sys
+from enum import Enum, auto
+from typing import Final
 
-from heddle_shim.emulator.admission import Admission, PrefillPart, PrefillPass, WaitingQueue
+from heddle_shim.emulator.admission import (
+    Admission,
+    NewTokenRatio,
+    PrefillPart,
+    PrefillPass,
+    WaitingQueue,
+)
+from heddle_shim.emulator.decode_batch import RETRACT_DECODE_STEPS, DecodeBatch
 from heddle_shim.emulator.decode_segment import DecodeSegment
+from heddle_shim.emulator.engine_config import EngineConfig, PauseMode
 from heddle_shim.emulator.generation import Ending, Generation, State
-from heddle_shim.emulator.kv_pool import KvHold, KvPool
+from heddle_shim.emulator.kv_pool import KvPool
 from heddle_shim.emulator.timing import StepCosts
+from heddle_shim.emulator.totals import Totals
 
-RETRACT_DECODE_STEPS: Final = 20
-"""Steps a retraction makes room for (SGLANG_RETRACT_DECODE_STEPS)."""
-INITIAL_NEW_TOKEN_RATIO: Final = 0.7
-MIN_NEW_TOKEN_RATIO: Final = 0.7 * 0.14
-NEW_TOKEN_RATIO_DECAY: Final = (INITIAL_NEW_TOKEN_RATIO - MIN_NEW_TOKEN_RATIO) / 600
-"""Per decode step (SGLANG_INIT_NEW_TOKEN_RATIO, _MIN_..._FACTOR, _DECAY_STEPS)."""
 BLOCKED_ADMISSION_STEPS: Final = 64
 """While requests wait for KV, admission is tried again after so many steps; SGLang tries at every one."""
 
 
-class PauseMode(StrEnum):
-    """What /pause_generation does to the requests in flight."""
-
-    ABORT = "abort"
-    RETRACT = "retract"
-    IN_PLACE = "in_place"
-
-
 class Phase(Enum):
-    """What the modelled GPU does."""
+    """What the modelled GPU does. Every step and batch ends in ``IDLE``, where the scheduler decides."""
 
     IDLE = auto()
     PREFILL = auto()
     DECODE = auto()
 
 
-@dataclass(frozen=True, slots=True)
-class EngineConfig:
-    """Limits and policies, named after SGLang's server arguments."""
-
-    max_running_requests: int = 64
-    max_total_num_tokens: int = 350_000
-    page_size: int = 1
-    chunked_prefill_size: int = 8192
-    max_queued_requests: int | None = None
-    enable_priority_scheduling: bool = True
-    disable_priority_preemption: bool = False
-    priority_scheduling_preemption_threshold: int = 10
-    schedule_low_priority_values_first: bool = False
-    default_priority_value: int | None = None
-    retraction_policy: Literal["length", "priority"] = "length"
-
-    def __post_init__(self) -> None:
-        if self.max_running_requests < 1:
-            raise ValueError(f"max_running_requests must be at least 1, not {self.max_running_requests}")
-        if self.chunked_prefill_size < self.page_size:
-            raise ValueError(f"chunked_prefill_size {self.chunked_prefill_size} is below the page size")
-        if self.max_total_num_tokens < self.page_size:
-            raise ValueError(f"max_total_num_tokens {self.max_total_num_tokens} is below the page size")
-
-
-@dataclass(slots=True)
-class Totals:
-    """Sums since the start; times in simulated seconds."""
-
-    requests: int = 0
-    aborted: int = 0
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    output_tokens: int = 0
-    retractions: int = 0
-    preemptions: int = 0
-    prefill_tokens: int = 0
-    prefill_s: float = 0.0
-    # /v1/loads decode_moments: [n, Sb, St, Sb2, Sbt, Sgen] over decode steps of batch b and time t.
-    decode_steps: int = 0
-    decode_batch: int = 0
-    decode_s: float = 0.0
-    decode_batch_squared: int = 0
-    decode_batch_s: float = 0.0
-    decode_tokens: int = 0
+PHASE_MOVES: Final[dict[Phase, frozenset[Phase]]] = {
+    Phase.IDLE: frozenset({Phase.PREFILL, Phase.DECODE}),
+    Phase.PREFILL: frozenset({Phase.IDLE}),
+    Phase.DECODE: frozenset({Phase.IDLE}),
+}
 
 
 class Engine:
@@ -107,7 +62,7 @@ class Engine:
             low_first=config.schedule_low_priority_values_first,
             default_priority=config.default_priority_value,
         )
-        self.running: list[Generation] = []
+        self.running: Final = DecodeBatch(self.pool)
         self.totals: Final = Totals()
         self.phase = Phase.IDLE
         self.paused = False
@@ -119,7 +74,7 @@ class Engine:
         self._segment_steps = 0
         """Steps after which the segment ends; below the segment's own when something has happened."""
         self._steps_seen = 0
-        self._ratio = INITIAL_NEW_TOKEN_RATIO
+        self._ratio = NewTokenRatio()
         self._retract_all = False
         self._finished: list[Generation] = []
 
@@ -237,7 +192,7 @@ class Engine:
     @property
     def new_token_ratio(self) -> float:
         """Share of the output still allowed to running requests that admission sets KV aside for."""
-        return self._ratio
+        return self._ratio.value
 
     def throughput(self) -> float:
         """Output tokens per simulated second right now."""
@@ -279,13 +234,18 @@ class Engine:
             self._segment_steps = min(self._segment_steps, steps)
         self.advance(self.now)
 
+    def _enter(self, phase: Phase) -> None:
+        if phase not in PHASE_MOVES[self.phase]:
+            raise AssertionError(f"illegal move of the engine: {self.phase} to {phase}")
+        self.phase = phase
+
     def _reach_boundary(self, at: float) -> None:
         self.now = at
         if self.phase is Phase.PREFILL:
             self._close_prefill(at)
         else:
             self._close_segment(at)
-        self.phase = Phase.IDLE
+        self._enter(Phase.IDLE)
         self._steps_seen = 0
         self._settle(at)
         self._schedule(at)
@@ -293,14 +253,14 @@ class Engine:
     def _settle(self, at: float) -> None:
         """Between two steps: ends what was aborted and takes back what a pause retracts."""
         for generation in [gen for gen in self.running if gen.abort_wanted]:
-            self.running.remove(generation)
+            self.running.leave(generation)
             self._end(generation, at, Ending.ABORTED)
         if self._chunked is not None and self._chunked.abort_wanted:
             chunked, self._chunked = self._chunked, None
             self._end(chunked, at, Ending.ABORTED)
         if self._retract_all:
             self._retract_all = False
-            retracted, self.running = self.running, []
+            retracted = self.running.clear()
             if self._chunked is not None:
                 retracted.append(self._chunked)
                 self._chunked = None
@@ -316,12 +276,12 @@ class Engine:
         if self.running:
             self._start_segment(at)
         if not self.running and not self.waiting:
-            self._ratio = INITIAL_NEW_TOKEN_RATIO
+            self._ratio.reset()
 
     # ------------------------------------------------------------------------------------------ prefill
 
     def _start_prefill(self, at: float) -> bool:
-        adder = PrefillPass(self.pool, self.running, self._ratio, self.config.chunked_prefill_size)
+        adder = PrefillPass(self.pool, self.running, self._ratio.value, self.config.chunked_prefill_size)
         if self._chunked is not None and adder.resume(self._chunked) is not Admission.ADDED:
             # Nothing can be evicted for the rest of a prompt: give its KV back and queue it again.
             self._requeue(self._chunked, at)
@@ -340,10 +300,9 @@ class Engine:
             return False
         self._chunked = None
         self._parts = adder.parts
-        self.phase = Phase.PREFILL
+        self._enter(Phase.PREFILL)
         busy = self.costs.prefill([(part.end - part.start, part.start) for part in self._parts])
-        self.totals.prefill_s += busy
-        self.totals.prefill_tokens += sum(part.end - part.start for part in self._parts)
+        self.totals.prefilled(sum(part.end - part.start for part in self._parts), busy)
         self._prefill_ends = at + busy
         return True
 
@@ -360,7 +319,7 @@ class Engine:
         for part in parts:
             generation = part.generation
             generation.computed = part.end
-            self.pool.publish(_hold(generation), generation.sequence(part.end))
+            self.pool.publish(generation.kv, generation.sequence(part.end))
             if not part.last:
                 self._chunked = generation
                 continue
@@ -374,8 +333,7 @@ class Engine:
             elif generation.abort_wanted:
                 self._end(generation, at, Ending.ABORTED)
             else:
-                generation.move(State.RUNNING)
-                self.running.append(generation)
+                self.running.join(generation)
 
     def _preempt_for(self, generation: Generation, adder: PrefillPass, at: float) -> bool:
         config = self.config
@@ -383,7 +341,7 @@ class Engine:
             return False
         victims = adder.victims_for(generation, self.running, config.priority_scheduling_preemption_threshold)
         for victim in victims:
-            self.running.remove(victim)
+            self.running.leave(victim)
             adder.forget(victim)
             self.totals.preemptions += 1
             self._requeue(victim, at)
@@ -392,85 +350,48 @@ class Engine:
     # ------------------------------------------------------------------------------------------ decode
 
     def _start_segment(self, at: float) -> None:
-        if self._kv_for(1) > self.pool.obtainable:
+        if self.running.kv_for(1) > self.pool.obtainable:
             self._retract(at)
-        steps = min(gen.limit - gen.made for gen in self.running)
-        if self.waiting:
-            steps = min(steps, BLOCKED_ADMISSION_STEPS)
-        if self._kv_for(steps) > self.pool.obtainable:
-            low, high = 1, steps
-            while low < high:
-                middle = (low + high + 1) // 2
-                if self._kv_for(middle) <= self.pool.obtainable:
-                    low = middle
-                else:
-                    high = middle - 1
-            steps = low
+        limit = BLOCKED_ADMISSION_STEPS if self.waiting else sys.maxsize
+        steps = self.running.steps_that_fit(limit)
         batch = len(self.running)
-        context = sum(gen.computed for gen in self.running)
-        first = self.costs.decode_step(batch, context)
+        first = self.costs.decode_step(batch, self.running.context())
         self._segment = DecodeSegment(at, first, batch * self.costs.decode_context, steps)
         self._segment_steps = steps
         self._steps_seen = 0
-        self.phase = Phase.DECODE
+        self._enter(Phase.DECODE)
 
     def _steps_by(self, now: float) -> int:
         return min(self._segment_steps, self._segment.steps_by(now))
 
     def _close_segment(self, at: float) -> None:
-        steps, batch = self._segment_steps, len(self.running)
+        steps = self._segment_steps
         if steps == 0:
             return
-        for generation in self.running:
-            generation.made += steps
-            generation.computed += steps
-            if not self.pool.grow(_hold(generation), generation.computed):
-                raise AssertionError("a decode segment outran the KV pool")
-        busy = self._segment.duration(steps)
-        totals = self.totals
-        totals.output_tokens += steps * batch
-        totals.decode_steps += steps
-        totals.decode_batch += steps * batch
-        totals.decode_s += busy
-        totals.decode_batch_squared += steps * batch * batch
-        totals.decode_batch_s += batch * busy
-        totals.decode_tokens += steps * batch
-        self._ratio = max(MIN_NEW_TOKEN_RATIO, self._ratio - steps * NEW_TOKEN_RATIO_DECAY)
+        self.running.advance(steps)
+        self.totals.decoded(steps, len(self.running), self._segment.duration(steps))
+        self._ratio.decay(steps)
         for generation in [gen for gen in self.running if gen.complete]:
-            self.running.remove(generation)
+            self.running.leave(generation)
             self._end(generation, at, Ending.PLANNED)
-
-    def _kv_for(self, steps: int) -> int:
-        """KV tokens the running batch still needs for so many steps."""
-        pages = self.pool.pages
-        needed = 0
-        for generation in self.running:
-            hold = _hold(generation)
-            needed += max(0, pages(generation.computed + steps) - hold.shared - hold.private)
-        return needed
 
     def _retract(self, at: float) -> None:
         """The pool is dry: sends requests back until the rest can decode a while (retract_decode).
 
         One is always left, and fits: ``submit`` refuses what alone would not.
         """
-        if self.config.retraction_policy == "priority":
-            self.running.sort(key=lambda gen: (gen.rank, -gen.made, gen.prompt_tokens))
-        else:
-            self.running.sort(key=lambda gen: (-gen.made, gen.prompt_tokens))
+        self.running.order_for_retraction(self.config.retraction_policy)
         while len(self.running) > 1:
-            self._requeue(self.running.pop(), at)
-            if self._kv_for(RETRACT_DECODE_STEPS) <= self.pool.obtainable:
+            self._requeue(self.running.last(), at)
+            if self.running.kv_for(RETRACT_DECODE_STEPS) <= self.pool.obtainable:
                 break
-        decoded = sum(gen.made for gen in self.running) + RETRACT_DECODE_STEPS * len(self.running)
-        allowed = sum(gen.max_new_tokens for gen in self.running) + 1
-        self._ratio = min(1.0, decoded / allowed)
+        self._ratio.learn(self.running, RETRACT_DECODE_STEPS)
 
     # ------------------------------------------------------------------------------------------ leaving
 
     def _requeue(self, generation: Generation, at: float) -> None:
         """Back to the queue without the KV it decoded (release_req, reset_for_retract)."""
-        self.pool.close(_hold(generation))
+        self.pool.close(generation.kv)
         generation.hold = None
         generation.computed = 0
         generation.retractions += 1
@@ -498,9 +419,3 @@ class Engine:
         generation.finished_at = at
         generation.move(State.FINISHED)
         self._finished.append(generation)
-
-
-def _hold(generation: Generation) -> KvHold:
-    if generation.hold is None:
-        raise AssertionError("a sequence in a batch holds no KV")
-    return generation.hold

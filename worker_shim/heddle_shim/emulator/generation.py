@@ -97,6 +97,18 @@ class Generation:
         """Output tokens that the request may still ask KV for."""
         return max(0, self.max_new_tokens - self.made)
 
+    @property
+    def kv(self) -> KvHold:
+        """Its KV; only sequences in a batch have some."""
+        if self.hold is None:
+            raise AssertionError("a sequence in a batch holds no KV")
+        return self.hold
+
+    @property
+    def held(self) -> int:
+        """KV tokens it holds, in whole pages."""
+        return self.kv.shared + self.kv.private
+
     def sequence(self, length: int) -> bytes:
         """The first ``length`` tokens of prompt + output."""
         if length <= self.prompt_tokens:

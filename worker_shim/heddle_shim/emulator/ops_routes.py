@@ -14,7 +14,7 @@ from starlette.routing import Route
 
 from heddle_shim.emulator.clock import ScaledClock
 from heddle_shim.emulator.completion_reply import packed_ids, prompts_of
-from heddle_shim.emulator.engine import PauseMode
+from heddle_shim.emulator.engine_config import PauseMode
 from heddle_shim.emulator.errors import ApiError
 from heddle_shim.emulator.metrics import exposition
 from heddle_shim.emulator.request_fields import Body, flag, text
@@ -108,6 +108,7 @@ class OpsRoutes:
             "heddle_instance_id": worker.instance_id,
             "heddle_speed": clock.speed if isinstance(clock, ScaledClock) else None,
             "heddle_length_rule": settings.length_rule,
+            "heddle_timing": asdict(engine.costs.profile),
         }
         return JSONResponse(facts)
 
@@ -166,14 +167,7 @@ class OpsRoutes:
             "utilization": running / engine.config.max_running_requests,
             "total_prefill_uncached_tokens": totals.prefill_tokens,
             "total_prefill_busy_us": int(totals.prefill_s * 1e6),
-            "decode_moments": [
-                totals.decode_steps,
-                totals.decode_batch,
-                totals.decode_s,
-                totals.decode_batch_squared,
-                totals.decode_batch_s,
-                totals.decode_tokens,
-            ],
+            "decode_moments": totals.decode_moments(),
             "memory": {"weight_gb": 0.0, "kv_cache_gb": 0.0, "graph_gb": 0.0, "token_capacity": pool.total},
             "queues": {
                 "waiting": len(engine.waiting),

@@ -83,6 +83,7 @@ class StepCosts:
         if degree < 1:
             raise ProfileError(f"the MP degree must be at least 1, not {degree}")
         compute = math.pow(degree, profile.scaling)
+        self.profile = profile
         self.degree = degree
         self._decode_base = profile.decode_fixed_s + profile.decode_weights_s / degree
         self._decode_request = profile.decode_request_s / compute

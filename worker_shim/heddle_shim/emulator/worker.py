@@ -9,7 +9,8 @@ from typing import Final
 from heddle_shim.emulator.answer import LengthRule
 from heddle_shim.emulator.clock import Clock
 from heddle_shim.emulator.driver import EngineDriver
-from heddle_shim.emulator.engine import Engine, EngineConfig
+from heddle_shim.emulator.engine import Engine
+from heddle_shim.emulator.engine_config import EngineConfig
 from heddle_shim.emulator.errors import ApiError
 from heddle_shim.emulator.metrics import RequestMetrics
 from heddle_shim.emulator.timing import StepCosts
