@@ -46,6 +46,30 @@ class QuietServer(uvicorn.Server):
         yield
 
 
+class Serving:
+    """An ASGI app on a socket of this process, until it is stopped."""
+
+    def __init__(self, app: Any, host: str = "127.0.0.1", port: int = 0) -> None:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._listening = socket.socket(family, socket.SOCK_STREAM)
+        self._listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._listening.bind((host, port))
+        self._listening.listen()
+        self.port: int = self._listening.getsockname()[1]
+        self._server = QuietServer(
+            uvicorn.Config(app, log_config=None, lifespan="off", access_log=False, interface="asgi3")
+        )
+        self._task = asyncio.create_task(self._server.serve(sockets=[self._listening]))
+
+    async def ready(self) -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            await self._server.up.wait()
+
+    async def stop(self) -> None:
+        self._server.should_exit = self._server.force_exit = True
+        await self._task
+
+
 @dataclass(slots=True)
 class FakeEngine:
     """A table of answers by path; may be stopped and started again on its port, or made to hang.
@@ -63,8 +87,7 @@ class FakeEngine:
     seen: list[Seen] = field(default_factory=list)
     gate: asyncio.Event = field(default_factory=asyncio.Event)
     before_answer: Callable[[str], Awaitable[None]] | None = None
-    _server: QuietServer | None = None
-    _task: asyncio.Task[None] | None = None
+    _serving: Serving | None = None
 
     @property
     def url(self) -> str:
@@ -72,26 +95,14 @@ class FakeEngine:
         return f"http://{host}:{self.port}"
 
     async def start(self) -> None:
-        family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
-        listening = socket.socket(family, socket.SOCK_STREAM)
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind((self.host, self.port))
-        listening.listen()
-        self.port = listening.getsockname()[1]
-        config = uvicorn.Config(
-            self.app, log_config=None, lifespan="off", access_log=False, interface="asgi3"
-        )
-        self._server = QuietServer(config)
-        self._task = asyncio.create_task(self._server.serve(sockets=[listening]))
-        async with asyncio.timeout(PATIENCE_S):
-            await self._server.up.wait()
+        self._serving = Serving(self.app, self.host, self.port)
+        self.port = self._serving.port
+        await self._serving.ready()
 
     async def stop(self) -> None:
-        if self._server is None or self._task is None:
-            return
-        self._server.should_exit = self._server.force_exit = True
-        await self._task
-        self._server = self._task = None
+        if self._serving is not None:
+            await self._serving.stop()
+            self._serving = None
 
     async def app(self, scope: Any, receive: Any, send: Any) -> None:
         body = b""
@@ -366,3 +377,18 @@ async def serve() -> AsyncIterator[Callable[..., Awaitable[FakeEngine]]]:
     for fake in fakes:
         fake.gate.set()
         await fake.stop()
+
+
+@pytest.fixture
+async def serve_app() -> AsyncIterator[Callable[[Any], Awaitable[str]]]:
+    """``await serve_app(app)`` gives the URL at which an ASGI app listens."""
+    servings: list[Serving] = []
+
+    async def start(app: Any) -> str:
+        servings.append(Serving(app))
+        await servings[-1].ready()
+        return f"http://127.0.0.1:{servings[-1].port}"
+
+    yield start
+    for serving in servings:
+        await serving.stop()
