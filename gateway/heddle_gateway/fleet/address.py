@@ -20,6 +20,7 @@ from heddle_gateway.fleet.errors import AddressRefused, Unreachable
 IPAddress = IPv4Address | IPv6Address
 
 MAX_URL_LENGTH = 2048
+RESOLVE_TIMEOUT_S = 5.0
 DEFAULT_PORTS = {"http": 80, "https": 443}
 
 # Link-local (where clouds serve credentials), and the metadata services that live elsewhere.
@@ -121,8 +122,9 @@ async def check_resolved(address: WorkerAddress) -> None:
         return
     loop = asyncio.get_running_loop()
     try:
-        found = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
-    except OSError as error:
+        async with asyncio.timeout(RESOLVE_TIMEOUT_S):
+            found = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+    except OSError as error:  # TimeoutError is one
         raise Unreachable(f"the name {address.host} does not resolve: {error}") from error
     for _family, _type, _proto, _canonical, sockaddr in found:
         _judge_address(ip_address(str(sockaddr[0]).partition("%")[0]), address.url)

@@ -20,7 +20,10 @@ MAX_ANSWER_BYTES = 8 * 1024 * 1024
 CONNECT_TIMEOUT_S = 5.0
 
 
-def new_admin_client(connections: int = 256) -> httpx.AsyncClient:
+def new_admin_client(connections: int) -> httpx.AsyncClient:
+    """``connections``: enough for every worker at once, or hanging workers would starve the probes of
+    others.
+    """
     return httpx.AsyncClient(
         trust_env=False,
         follow_redirects=False,

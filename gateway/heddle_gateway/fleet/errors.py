@@ -42,6 +42,12 @@ class NoAnswerInTime(AskFailed):
     """A connection may stand, but no answer came in time. A busy worker looks like this too."""
 
 
+class EngineBusy(AskFailed):
+    """The server's front answers, the engine behind it does not yet: it loads weights, or runs a huge
+    prefill.
+    """
+
+
 class BadAnswer(AskFailed):
     """An answer of the wrong status or shape."""
 

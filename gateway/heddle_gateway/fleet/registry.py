@@ -48,7 +48,7 @@ class Fleet:
         self._tuning = tuning or FleetTuning()
         self._listener = listener
         self._live_steps = live_steps
-        self._client = client or new_admin_client()
+        self._client = client or new_admin_client(connections=4 * self._tuning.max_workers)
         self._supervisor = Supervisor(self._tuning.restart_backoff)
         self._workers: dict[int, Worker] = {}
         self._by_url: dict[str, Worker] = {}
@@ -108,7 +108,7 @@ class Fleet:
             worker_id=self._next_id,
             spec=spec,
             address=address,
-            ledger=HealthLedger(self._tuning.failures_before_down),
+            ledger=self._new_ledger(),
             state_since=time.monotonic(),
         )
         self._next_id += 1
@@ -214,7 +214,7 @@ class Fleet:
         facts = facts_of(found, worker.spec, worker.address, worker.worker_id, worker.generation)
         worker.facts = facts
         worker.vitals = found.vitals
-        worker.ledger = HealthLedger(self._tuning.failures_before_down)
+        worker.ledger = self._new_ledger()
         worker.activation_failures = 0
         worker.last_error = None
         self._endpoints[worker.worker_id] = WorkerEndpoint(
@@ -234,12 +234,12 @@ class Fleet:
             facts.degree,
             facts.generation,
         )
-        self._listener.worker_up(facts)
         if facts.features.loads:
             generation = worker.generation
             self._supervisor.start(
                 f"loads:{worker.worker_id}:{generation}", lambda: poll_loads(self, worker, generation)
             )
+        self._listener.worker_up(facts)
 
     def settle(self, worker: Worker, state: WorkerState) -> None:
         if worker.state is not state:
@@ -291,6 +291,9 @@ class Fleet:
             await asyncio.sleep(self._tuning.drain_poll_s)
         if worker.state is WorkerState.DRAINING:
             self.remove(worker)
+
+    def _new_ledger(self) -> HealthLedger:
+        return HealthLedger(self._tuning.failures_before_down, self._tuning.busy_limit_s)
 
     def _known(self, worker_id: int) -> Worker:
         worker = self._workers.get(worker_id)

@@ -11,6 +11,8 @@ class FleetTuning:
     probe_timeout_s: float = 10.0
     """Long: a scheduler in the middle of a large prefill answers late and is healthy."""
     failures_before_down: int = 3
+    busy_limit_s: float = 600.0
+    """How long an engine may be silent behind a server that answers: loading new weights takes minutes."""
     confirm_delay_s: float = 0.25
     """After a refused connection the second look comes this soon; refused again, the worker is down."""
     probe_spacing_s: float = 0.1

@@ -175,6 +175,45 @@ async def test_a_busy_worker_that_streams_is_not_dead(
     await listener.until_told("down", view.worker_id, 1)
 
 
+async def test_an_engine_that_loads_weights_behind_a_server_that_answers_is_not_dead(
+    new_fleet: NewFleet, serve: Serve, listener: Any, quick: Any
+) -> None:
+    """SGLang's scheduler is silent for minutes then, with no step streaming; its /ping still says 200."""
+    fake = await serve()
+    fleet = new_fleet(replace(quick, probe_timeout_s=0.1))
+    view = await fleet.add(WorkerSpec(fake.url))
+    await listener.until_told("up", view.worker_id, 1)
+
+    async def silent_scheduler(path: str) -> None:
+        if path == "/server_info":
+            await asyncio.Event().wait()
+
+    fake.before_answer = silent_scheduler
+    await listener.until(lambda: fleet.get(view.worker_id).busy_probes >= 5)
+    assert listener.changes() == [("up", 1)]
+    assert "scheduler" in str(fleet.get(view.worker_id).last_error)
+    fake.answers["/ping"] = (503, "")
+    await listener.until_told("down", view.worker_id, 1)
+
+
+async def test_hanging_workers_do_not_bring_a_healthy_one_down(
+    new_fleet: NewFleet, serve: Serve, listener: Any, quick: Any
+) -> None:
+    fleet = new_fleet(replace(quick, probe_timeout_s=1.0, load_timeout_s=0.5, max_workers=12))
+    healthy = await serve()
+    view = await fleet.add(WorkerSpec(healthy.url))
+    await listener.until_told("up", view.worker_id, 1)
+    hanging = [await serve() for _ in range(11)]
+    for fake in hanging:
+        fake.gate.clear()
+        await fleet.add(WorkerSpec(fake.url))
+    await listener.until(lambda: all(fake.seen for fake in hanging))
+    probes = len(healthy.seen)
+    await listener.until(lambda: len(healthy.seen) > probes + 40)
+    found = fleet.get(view.worker_id)
+    assert (found.state, found.probe_failures, found.busy_probes) == (WorkerState.ACTIVE, 0, 0)
+
+
 async def test_a_refused_step_is_followed_by_a_probe_at_once(
     new_fleet: NewFleet, serve: Serve, listener: Any, quick: Any
 ) -> None:

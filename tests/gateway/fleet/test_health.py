@@ -1,11 +1,11 @@
 import pytest
-from heddle_gateway.fleet.errors import BadAnswer, NoAnswerInTime, StillStarting, Unreachable
+from heddle_gateway.fleet.errors import BadAnswer, EngineBusy, NoAnswerInTime, StillStarting, Unreachable
 from heddle_gateway.fleet.health import HealthLedger, Verdict
 from heddle_gateway.fleet.state import LEGAL_MOVES, IllegalMove, WorkerState, check_move
 
 
 def test_slow_probes_bring_a_worker_down_only_after_the_threshold_in_a_row() -> None:
-    ledger = HealthLedger(failures_before_down=3)
+    ledger = HealthLedger(failures_before_down=3, busy_limit_s=60)
     slow = NoAnswerInTime("slow")
     assert ledger.probe_failed(slow, 0.0) is Verdict.SUSPECT
     assert ledger.probe_failed(slow, 1.0) is Verdict.SUSPECT
@@ -16,20 +16,20 @@ def test_slow_probes_bring_a_worker_down_only_after_the_threshold_in_a_row() -> 
 
 
 def test_a_refused_connection_is_confirmed_once_and_then_believed() -> None:
-    ledger = HealthLedger(failures_before_down=3)
+    ledger = HealthLedger(failures_before_down=3, busy_limit_s=60)
     assert ledger.probe_failed(Unreachable("refused"), 0.0) is Verdict.CONFIRM
     assert ledger.probe_failed(Unreachable("refused"), 0.1) is Verdict.DOWN
 
 
 def test_an_answer_between_two_refusals_clears_the_first() -> None:
-    ledger = HealthLedger(failures_before_down=3)
+    ledger = HealthLedger(failures_before_down=3, busy_limit_s=60)
     assert ledger.probe_failed(Unreachable("refused"), 0.0) is Verdict.CONFIRM
     ledger.probe_answered()
     assert ledger.probe_failed(Unreachable("refused"), 1.0) is Verdict.CONFIRM
 
 
 def test_refusals_with_another_failure_between_are_not_in_a_row() -> None:
-    ledger = HealthLedger(failures_before_down=10)
+    ledger = HealthLedger(failures_before_down=10, busy_limit_s=60)
     ledger.probe_failed(Unreachable("refused"), 0.0)
     assert ledger.probe_failed(BadAnswer("500", 500), 1.0) is Verdict.SUSPECT
     assert ledger.probe_failed(Unreachable("refused"), 2.0) is Verdict.CONFIRM
@@ -37,11 +37,27 @@ def test_refusals_with_another_failure_between_are_not_in_a_row() -> None:
 
 @pytest.mark.parametrize("failure", [NoAnswerInTime("slow"), Unreachable("reset"), StillStarting("503")])
 def test_a_worker_that_streams_while_its_probe_fails_is_busy(failure: NoAnswerInTime) -> None:
-    ledger = HealthLedger(failures_before_down=1)
+    ledger = HealthLedger(failures_before_down=1, busy_limit_s=60)
     ledger.sign_of_life(now=5.0)
     assert ledger.probe_failed(failure, started_at=4.0) is Verdict.BUSY
     assert ledger.failures == 0
     assert ledger.probe_failed(failure, started_at=6.0) is not Verdict.BUSY
+
+
+def test_a_silent_engine_behind_a_server_that_answers_is_busy_for_a_bounded_time() -> None:
+    ledger = HealthLedger(failures_before_down=2, busy_limit_s=60)
+    busy = EngineBusy("loading weights")
+    assert [ledger.probe_failed(busy, now) for now in (100.0, 130.0, 159.0)] == [Verdict.BUSY] * 3
+    assert ledger.probe_failed(busy, 160.0) is Verdict.SUSPECT
+    assert ledger.probe_failed(busy, 175.0) is Verdict.DOWN
+
+
+def test_an_answer_ends_a_busy_time() -> None:
+    ledger = HealthLedger(failures_before_down=1, busy_limit_s=60)
+    busy = EngineBusy("loading weights")
+    assert ledger.probe_failed(busy, 0.0) is Verdict.BUSY
+    ledger.probe_answered()
+    assert ledger.probe_failed(busy, 100.0) is Verdict.BUSY
 
 
 def test_every_state_can_be_left_except_removed() -> None:

@@ -25,7 +25,7 @@ from heddle_gateway.fleet.engines.description import (
     whole_number,
 )
 from heddle_gateway.fleet.engines.openai_compatible import model_cards, model_ids
-from heddle_gateway.fleet.errors import BadAnswer, StillStarting
+from heddle_gateway.fleet.errors import BadAnswer, EngineBusy, NoAnswerInTime, StillStarting
 from heddle_gateway.fleet.features import EngineKind, Features, PrioritySense
 
 SERVER_INFO = ("/server_info", "/get_server_info")
@@ -83,7 +83,11 @@ class SGLangEngine:
         )
 
     async def check(self, ask: Asking) -> Vitals:
-        info = await _first_of(ask, SERVER_INFO)
+        try:
+            info = await _first_of(ask, SERVER_INFO)
+        except NoAnswerInTime as error:
+            await _raise_if_busy(ask, error)
+            raise
         model_info = await _model_info(ask)
         return Vitals(_life(info), text_or_none(model_info.get("weight_version")))
 
@@ -118,6 +122,17 @@ async def _require_started(ask: Asking) -> None:
             return
         if reply.status != 404:
             raise StillStarting(f"{path}: HTTP {reply.status}")
+
+
+async def _raise_if_busy(ask: Asking, error: NoAnswerInTime) -> None:
+    """The scheduler is silent. /ping is answered by the front alone: 200 there means that the engine works.
+
+    A scheduler that hangs for good is ended by SGLang's own watchdog (300 s by default), and then the port is
+    closed.
+    """
+    reply = await ask.request("GET", "/ping")
+    if reply.status == 200:
+        raise EngineBusy(f"the scheduler does not answer, the server does ({error})") from error
 
 
 async def _has_loads(ask: Asking) -> bool:
