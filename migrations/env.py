@@ -24,6 +24,8 @@ def run_on(connection: Connection) -> None:
         connection=connection,
         target_metadata=target_metadata(),
         compare_type=True,
+        # All or nothing; SQLite can too, though Alembic does not expect it.
+        transactional_ddl=True,
         # SQLite alters a table by copying it.
         render_as_batch=True,
     )

@@ -31,7 +31,7 @@ app = typer.Typer(add_completion=False)
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to start. ``workers``: URLs of running servers; ``tp``: degrees of emulated ones, None for none."""
+    """What to start. ``workers``: URLs of running servers; ``tp``: degrees to emulate, or None."""
 
     host: str
     port: int

@@ -29,6 +29,7 @@ from heddle_contracts.admin import (
     WorkerList,
     WorkerView,
 )
+
 from heddle_gateway.routes.admin_listing import (
     LiveTrajectories,
     TrajectoryHistory,
@@ -289,19 +290,14 @@ def _add_worker_routes(router: APIRouter, workers: WorkerControl) -> None:
 
 def _policy_problem(fault: ValueError) -> AdminProblem:
     """The core's refusal, "field: why"; allowed values stand in backticks after "expected"."""
-    field, _, why = str(fault).partition(": ")
-    _, expected, after = why.partition("expected")
+    text = str(fault)
+    field, _, why = text.partition(": ")
+    said, expected, after = text.partition(", expected")
     allowed = re.findall(r"`([^`]*)`", after) if expected else []
-    known = "unknown field" in why
-    return AdminProblem(
-        HTTPStatus.UNPROCESSABLE_ENTITY,
-        str(fault),
-        field=field,
-        allowed=allowed or None,
-        fix=("Leave it out, or send one of these fields." if known else "Send one of the allowed values.")
-        if allowed
-        else None,
-    )
+    if not allowed:
+        return AdminProblem(HTTPStatus.UNPROCESSABLE_ENTITY, text, field=field)
+    fix = "Send one of the allowed " + ("fields." if "unknown field" in why else "values.")
+    return AdminProblem(HTTPStatus.UNPROCESSABLE_ENTITY, said, field=field, allowed=allowed, fix=fix)
 
 
 def _add_policy_routes(router: APIRouter, control: PolicyControl) -> None:

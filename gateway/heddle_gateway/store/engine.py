@@ -7,7 +7,7 @@ holds the lock (a backup, a shell) delays writes and nothing else.
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import event, exc
+from sqlalchemy import Connection, event, exc
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
@@ -42,12 +42,19 @@ def history_url(location: str) -> URL:
 
 
 def _prepare_sqlite(connection: Any, _record: Any) -> None:
+    # Python's driver would begin transactions by its own rules and never before CREATE TABLE, so that a
+    # migration cut short would leave half a schema: SQLAlchemy begins them.
+    connection.isolation_level = None
     cursor: Any = connection.cursor()
     cursor.execute("PRAGMA journal_mode=WAL")
     # In WAL mode this can lose the last transactions at a power cut, never corrupt: right for history.
     cursor.execute("PRAGMA synchronous=NORMAL")
     cursor.execute(f"PRAGMA busy_timeout={SQLITE_BUSY_MS}")
     cursor.close()
+
+
+def _begin(connection: Connection) -> None:
+    connection.exec_driver_sql("BEGIN")
 
 
 def open_engine(location: str) -> AsyncEngine:
@@ -58,6 +65,7 @@ def open_engine(location: str) -> AsyncEngine:
             Path(url.database).parent.mkdir(parents=True, exist_ok=True)
         engine = create_async_engine(url)
         event.listen(engine.sync_engine, "connect", _prepare_sqlite)
+        event.listen(engine.sync_engine, "begin", _begin)
         return engine
     return create_async_engine(url, pool_pre_ping=True)
 

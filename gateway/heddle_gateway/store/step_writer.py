@@ -51,7 +51,6 @@ class StepWriter:
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
-        # Made at the first write, not at start: a gateway whose database is away starts and serves.
         self._has_schema = False
         self._insert = steps.insert()
         self._upsert = upsert_totals(engine.dialect.name)
@@ -84,9 +83,7 @@ class StepWriter:
             for end in ended_trajectories
         ]
         try:
-            if not self._has_schema:
-                await upgrade(self._engine)
-                self._has_schema = True
+            await self._make_schema()
             try:
                 await self._write_rows(rows, ends, segment)
             except STORE_FAULTS as fault:
@@ -100,6 +97,20 @@ class StepWriter:
             return "refused" if is_refusal(fault) else "unavailable"
         self.last_error = None
         return "written"
+
+    async def prepare(self) -> bool:
+        """Makes or upgrades the tables ahead of the first write; False if it failed (a write tries again)."""
+        try:
+            await self._make_schema()
+        except (*STORE_FAULTS, StoreError) as fault:
+            self.last_error = one_line(fault)
+            return False
+        return True
+
+    async def _make_schema(self) -> None:
+        if not self._has_schema:
+            await upgrade(self._engine)
+            self._has_schema = True
 
     async def _write_rows(
         self, rows: list[dict[str, Any]], ends: list[dict[str, Any]], segment: str | None

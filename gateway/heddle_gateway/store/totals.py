@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from heddle_contracts.steps import Outcome
-from sqlalchemy import ColumnElement, case, func
+from sqlalchemy import ColumnElement, and_, case, func, or_
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.sql.dml import Insert
 
@@ -18,8 +18,9 @@ from heddle_gateway.store.tables import trajectories
 SUMMED = ("prompt_tokens", "cached_tokens", "output_tokens", *(outcome.value for outcome in Outcome))
 # Set once by identity; the first value that is known stays.
 FIRST_KNOWN = ("group_id", "sample", "parent_id")
-# Of the step that ended last; a step that never reached a worker says nothing of the worker.
-NEWEST_KNOWN = ("model", "worker")
+# Of the newest step that knew it (one that was rejected knows no worker). Its time stands beside it: without
+# that, a step that knows nothing could make an older value look newer.
+NEWEST_KNOWN = {"model": "model_at", "worker": "worker_at"}
 
 
 def totals_of(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -43,6 +44,7 @@ def totals_of(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
                 **dict.fromkeys(SUMMED, 0),
                 **dict.fromkeys(FIRST_KNOWN),
                 **dict.fromkeys(NEWEST_KNOWN),
+                **dict.fromkeys(NEWEST_KNOWN.values()),
             }
         total["steps"] = max(total["steps"], row["step"] + 1)
         total["segments"] = max(total["segments"], row["segment"] + 1)
@@ -54,12 +56,10 @@ def totals_of(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
         for name in FIRST_KNOWN:
             if total[name] is None:
                 total[name] = row[name]
-        newest = row["ended_at"] >= total["last_seen"]
-        for name in NEWEST_KNOWN:
-            if row[name] is not None and (newest or total[name] is None):
-                total[name] = row[name]
-        if newest:
-            total["last_seen"] = row["ended_at"]
+        total["last_seen"] = max(total["last_seen"], row["ended_at"])
+        for name, at in NEWEST_KNOWN.items():
+            if row[name] is not None and (total[at] is None or row["ended_at"] >= total[at]):
+                total[name], total[at] = row[name], row["ended_at"]
     return [found[key] for key in sorted(found)]
 
 
@@ -67,14 +67,14 @@ def upsert_totals(dialect: str) -> Insert:
     """The statement that adds rows of `totals_of`; ``dialect`` is SQLAlchemy's name, sqlite or postgresql."""
     insert = postgresql.insert(trajectories) if dialect == "postgresql" else sqlite.insert(trajectories)
     old, new = trajectories.c, insert.excluded
-    is_newer: ColumnElement[bool] = new["last_seen"] >= old["last_seen"]
     changes: dict[str, ColumnElement[Any]] = {name: old[name] + new[name] for name in SUMMED}
     for name in FIRST_KNOWN:
         changes[name] = func.coalesce(old[name], new[name])
-    for name in NEWEST_KNOWN:
-        changes[name] = case(
-            (is_newer, func.coalesce(new[name], old[name])), else_=func.coalesce(old[name], new[name])
-        )
+    for name, at in NEWEST_KNOWN.items():
+        # NULL is not newer than anything, and anything is newer than NULL.
+        newer = and_(new[at].is_not(None), or_(old[at].is_(None), new[at] >= old[at]))
+        changes[name] = case((newer, new[name]), else_=old[name])
+        changes[at] = case((newer, new[at]), else_=old[at])
     for name in ("steps", "segments", "last_seen"):
         changes[name] = case((new[name] > old[name], new[name]), else_=old[name])
     changes["first_seen"] = case(

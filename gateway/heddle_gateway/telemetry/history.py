@@ -40,6 +40,9 @@ class HistoryStore(Protocol):
 
     @property
     def last_error(self) -> str | None: ...
+    async def prepare(self) -> bool:
+        """Makes the tables; False if that failed (a write tries again)."""
+
     async def write(
         self,
         ended_steps: Sequence[Any],
@@ -56,6 +59,7 @@ class HistoryLimits:
     batch: int = 512
     # How long the first record of a batch waits for company. Also what a killed process loses.
     linger_s: float = 0.25
+    prepare_s: float = 5.0
     first_retry_s: float = 0.1
     longest_retry_s: float = 5.0
     spill_folder: Path | None = None
@@ -137,7 +141,17 @@ class HistoryWriter:
     # --------------------------------------------------------------------------------------- lifetime
 
     async def start(self) -> None:
-        """Starts the task; takes up what an earlier process spilled."""
+        """Prepares the store if it is there, starts the task, takes up what an earlier process spilled.
+
+        A store that is away delays the start by ``prepare_s`` at most and is prepared by a later write.
+        """
+        prepared = False
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._limits.prepare_s):
+                prepared = await self._store.prepare()
+        if not prepared:
+            self._last_error = self._store.last_error
+            logger.error("history is not ready, the gateway starts without it: %s", self._last_error)
         if self._spill:
             try:
                 await asyncio.to_thread(self._spill.scan)

@@ -87,6 +87,19 @@ async def test_migrations_undo_themselves_and_come_again(engine: AsyncEngine) ->
     assert await schema.differences(engine) == []
 
 
+async def test_a_migration_that_fails_leaves_nothing_behind(engine: AsyncEngine) -> None:
+    async with engine.begin() as connection:
+        await connection.exec_driver_sql("CREATE TABLE steps (in_the_way INTEGER)")
+    with pytest.raises(StoreError, match="already exists"):
+        await schema.upgrade(engine)
+    async with engine.begin() as connection:
+        left = (await connection.exec_driver_sql("SELECT name FROM sqlite_master")).scalars().all()
+        assert set(left) & {"trajectories", "alembic_version"} == set()
+        await connection.exec_driver_sql("DROP TABLE steps")
+    await schema.upgrade(engine)
+    assert await schema.differences(engine) == []
+
+
 async def test_an_upgrade_of_a_current_database_changes_nothing(engine: AsyncEngine) -> None:
     await StepWriter(engine).write([step()], [])
     await schema.upgrade(engine)

@@ -51,6 +51,9 @@ class ScriptedStore:
         self.open = asyncio.Event()
         self.open.set()
 
+    async def prepare(self) -> bool:
+        return True
+
     async def write(
         self, ended_steps: Sequence[Any], ended_trajectories: Sequence[Any], segment: str | None = None
     ) -> WriteResult:
