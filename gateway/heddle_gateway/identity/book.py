@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from hashlib import blake2b
-from typing import Protocol
+from typing import Final, Protocol
 
 from heddle_contracts.steps import Outcome
 from heddle_core import Scan
@@ -18,6 +18,7 @@ from heddle_core import Scan
 from heddle_gateway.identity.conventions import Conventions, OwnFields, Tag, own_fields
 from heddle_gateway.identity.conversation import (
     RECENT_TURNS,
+    Attempt,
     Claim,
     Conversation,
     History,
@@ -29,7 +30,9 @@ from heddle_gateway.identity.facts import Identity, RequestFacts
 from heddle_gateway.identity.fingerprint import MAX_EVIDENCE, ConversationIndex, history_of, scoped_opening
 from heddle_gateway.identity.urls import split_path
 
-RETRY_COUNT = "x-stainless-retry-count"
+RETRY_COUNT: Final = "x-stainless-retry-count"
+# Answers remembered of one turn: its choices, and those of repeats.
+MAX_ANSWERS: Final = 32
 
 
 class Said(Protocol):
@@ -84,18 +87,19 @@ class TrajectoryBook:
         scan = facts.scan
         scope = _scope(facts.tenant, scan.model or "")
         history = history_of(scan)
-        repeated = _says_repeated(facts.headers.get(RETRY_COUNT))
+        attempt = Attempt.of(facts.headers.get(RETRY_COUNT))
         known = None if tag is None else self._kept.get((facts.tenant, tag.trajectory_id))
         if known is not None and tag is not None:
-            source, claim = tag.source, _place(known, scan, history, repeated=repeated)
+            source, claim = tag.source, _place(known, scan, history, attempt)
         elif tag is not None:
             source, claim = tag.source, self._new(facts.tenant, tag.trajectory_id, scope, history)
-        elif (found := self._index.match(scan, scope, history, repeated=repeated)) is not None:
+        elif (found := self._index.match(scan, scope, history, attempt)) is not None:
             source, claim = found
         else:
             source = "anonymous" if history.unit == "opaque" else "history-new"
             claim = self._new(facts.tenant, self._new_id(), scope, history)
         claim.received_at = facts.received_at
+        claim.attempt = attempt
         return _identity(claim, source, tag, own, path.rest)
 
     def _new(self, tenant: str, trajectory_id: str, scope: int, history: History) -> Claim:
@@ -195,21 +199,26 @@ class TrajectoryBook:
         elif turn.state is TurnState.RUNNING and not turn.in_flight:
             turn.move(TurnState.BROKEN)
             turn.changed_at = now
+            begun = answer is not None and bool(answer.answer_hashes)
+            turn.repeat_marked = claim.attempt.would_be_repeated and not begun
 
     def _learn(self, claim: Claim, answer: Said) -> None:
         turn, conversation = claim.turn, claim.conversation
         if turn is None:
             return
-        turn.answers = tuple(dict.fromkeys(answer.answer_hashes))
+        # Attempts at one turn may answer differently, and the client may go on with either.
+        turn.answers = tuple(dict.fromkeys((*answer.answer_hashes, *turn.answers)))[:MAX_ANSWERS]
         unit = turn.history.unit
         if unit == "messages":
             if conversation.known:
-                evidence = (*turn.answers, *answer.call_ids)[:MAX_EVIDENCE]
+                evidence = (*answer.answer_hashes, *answer.call_ids)[:MAX_EVIDENCE]
                 anchors = answer.anchors if turn is conversation.turn else ()
                 self._index.answered(conversation, evidence, anchors)
         else:
             spans = answer.token_spans if unit == "tokens" else answer.text_spans
-            turn.spans = tuple(span for span in spans if span[0])
+            turn.spans = tuple(dict.fromkeys((*(span for span in spans if span[0]), *turn.spans)))[
+                :MAX_ANSWERS
+            ]
 
     # ---------------------------------------------------------------- the end of a trajectory
 
@@ -231,11 +240,11 @@ class TrajectoryBook:
         return self._index.size()
 
 
-def _place(known: Conversation, scan: Scan, history: History, *, repeated: bool) -> Claim:
+def _place(known: Conversation, scan: Scan, history: History, attempt: Attempt) -> Claim:
     """What a request is to the trajectory it names."""
     same = [turn for turn in known.turns if turn.history == history]
     for turn in reversed(same):
-        if repeated or turn.state is TurnState.BROKEN:
+        if attempt.is_repeat or turn.state is TurnState.BROKEN:
             return Claim(Kind.REPEAT, known, history, turn)
     if same or history.unit == "opaque":
         # The same request once more, on purpose: parallel calls, or another sample.
@@ -278,7 +287,3 @@ def _identity(claim: Claim, source: str, tag: Tag | None, own: OwnFields, rest: 
 def _scope(tenant: str, model: str) -> int:
     digest = blake2b(f"{tenant}\0{model}".encode("utf-8", "surrogatepass"), digest_size=8)
     return int.from_bytes(digest.digest())
-
-
-def _says_repeated(count: str | None) -> bool:
-    return count is not None and count.isascii() and count.isdigit() and int(count) > 0

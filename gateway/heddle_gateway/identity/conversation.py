@@ -56,6 +56,7 @@ class Turn:
     changed_at: float = 0.0
     answers: tuple[int, ...] = ()
     spans: tuple[tuple[int, int], ...] = ()
+    repeat_marked: bool = False
 
     def move(self, state: TurnState) -> None:
         """Raises ValueError on a move that MOVES does not list."""
@@ -96,6 +97,35 @@ class Conversation:
         return self.turns[-1]
 
 
+class Attempt(Enum):
+    """What ``x-stainless-retry-count`` says of a request. The SDKs of OpenAI and Anthropic always send it; they repeat
+    what failed before its first byte, twice, and never a stream that broke off."""
+
+    UNMARKED = "unmarked"
+    FIRST = "first"
+    REPEAT = "repeat"
+    LAST_REPEAT = "last repeat"
+
+    @property
+    def is_repeat(self) -> bool:
+        return self in (Attempt.REPEAT, Attempt.LAST_REPEAT)
+
+    @property
+    def would_be_repeated(self) -> bool:
+        """If it fails before its first byte, the client's SDK sends it again, marked."""
+        return self in (Attempt.FIRST, Attempt.REPEAT)
+
+    @classmethod
+    def of(cls, count: str | None) -> "Attempt":
+        if count is None or not (count.isascii() and count.isdigit()):
+            return cls.UNMARKED
+        return (cls.FIRST, cls.REPEAT, cls.LAST_REPEAT)[min(int(count), SDK_REPEATS)]
+
+
+SDK_REPEATS: Final = 2
+"""How often the SDKs repeat by default."""
+
+
 class Kind(Enum):
     """What a request is to its conversation."""
 
@@ -120,5 +150,6 @@ class Claim:
     history: History
     turn: Turn | None = None
     received_at: float = 0.0
+    attempt: Attempt = Attempt.UNMARKED
     started: bool = False
     ended: bool = False

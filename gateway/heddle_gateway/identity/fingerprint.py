@@ -26,7 +26,7 @@ from typing import Final
 
 from heddle_core import Scan
 
-from heddle_gateway.identity.conversation import Claim, Conversation, History, Kind, Turn, TurnState
+from heddle_gateway.identity.conversation import Attempt, Claim, Conversation, History, Kind, Turn, TurnState
 
 # Evidence kept of one conversation: about the last four steps.
 MAX_EVIDENCE: Final = 8
@@ -129,43 +129,44 @@ class ConversationIndex:
 
     # ---------------------------------------------------------------- looking up
 
-    def match(self, scan: Scan, scope: int, history: History, *, repeated: bool) -> tuple[str, Claim] | None:
-        """(rule, claim), or None for a new conversation. ``repeated``: the client says it tries again."""
+    def match(self, scan: Scan, scope: int, history: History, attempt: Attempt) -> tuple[str, Claim] | None:
+        """(rule, claim), or None for a new conversation."""
         if history.unit == "opaque":
             return None
         same = self._by_history.get(_key(scope, history), ())
-        if repeated and same:
+        if attempt.is_repeat and same:
             return "history-retry", _repeat(_to_repeat(same), history)
         if history.unit == "messages":
-            found = self._chat(scan, scope, history, same)
+            found = self._chat(scan, scope, history, same, attempt)
         else:
-            found = self._prompt(scan, scope, history, same)
+            found = self._prompt(scan, scope, history, same, attempt)
         return found
 
     def _chat(
-        self, scan: Scan, scope: int, history: History, same: Sequence[Conversation]
+        self, scan: Scan, scope: int, history: History, same: Sequence[Conversation], attempt: Attempt
     ) -> tuple[str, Claim] | None:
         places = [place for place in scan.assistant_positions() if place]
         chain = scan.chain()
         hashes = scan.message_hashes()
-        waiting: Conversation | None = None
         for place in reversed(places):
-            candidates = self._by_history.get(scope ^ chain[place - 1])
-            if candidates is None:
-                continue
+            candidates = self._by_history.get(scope ^ chain[place - 1], ())
             exact = [known for known in candidates if hashes[place] in known.turn.answers]
             if exact:
                 return "history", _claim(Kind.NEXT, min(exact, key=_changed), history)
-            if waiting is None:
-                waiting = min(candidates, key=_edited_order)
-        if waiting is not None:
-            return "history-edited", _claim(Kind.NEXT, waiting, history)
-        if (again := _again(same)) is not None:
+        if (again := _again(same, attempt)) is not None:
             return "history-retry", _repeat(again, history)
-        return self._rewritten(scan, scope, history, chain, hashes, places)
+        shown = [hashes[place] for place in places[-MAX_LOOKUPS:]] + scan.call_ids()[-MAX_LOOKUPS:]
+        # Whose history comes right before the last answer shown.
+        before = self._by_history.get(scope ^ chain[places[-1] - 1], ()) if places else ()
+        found = self._by_evidence_shown(scope, history, hashes, shown, before)
+        if found is not None:
+            return found
+        if before:
+            return "history-edited", _claim(Kind.NEXT, min(before, key=_edited_order), history)
+        return self._by_summary(scan, scope, history, chain)
 
     def _prompt(
-        self, scan: Scan, scope: int, history: History, same: Sequence[Conversation]
+        self, scan: Scan, scope: int, history: History, same: Sequence[Conversation], attempt: Attempt
     ) -> tuple[str, Claim] | None:
         chain = scan.chain()
         salt = scope ^ _UNIT_SALT[history.unit]
@@ -179,36 +180,42 @@ class ConversationIndex:
                 exact = [known for known in candidates if _continues(scan, known.turn)]
                 if exact:
                     return "history", _claim(Kind.NEXT, min(exact, key=_changed), history)
-        if (again := _again(same)) is not None:
+        if (again := _again(same, attempt)) is not None:
             return "history-retry", _repeat(again, history)
         return None
 
-    def _rewritten(
+    def _by_evidence_shown(
         self,
-        scan: Scan,
         scope: int,
         history: History,
-        chain: list[int],
         hashes: list[int],
-        places: list[int],
+        shown: list[int],
+        before: Sequence[Conversation],
     ) -> tuple[str, Claim] | None:
-        shown = [hashes[place] for place in places[-MAX_LOOKUPS:]] + scan.call_ids()[-MAX_LOOKUPS:]
         holders = [holder for number in reversed(shown) if (holder := self._by_evidence.get(number ^ scope))]
         for holder in holders:
             for known in holder:
-                at = known.turn.history.length
+                at = known.turn.history
                 if (
-                    known.turn.history.unit == "messages"
-                    and at < history.length
-                    and hashes[at] in known.turn.answers
+                    at.unit == "messages"
+                    and at.length < history.length
+                    and hashes[at.length] in known.turn.answers
                 ):
                     return "history-drifted", _claim(Kind.NEXT, known, history)
         sole = _sole(
             [[known for known in holder if known.turn.history.head == history.head] for holder in holders]
         )
-        if sole is not None:
-            return "history-rewritten", _claim(Kind.REWRITTEN, sole, history)
+        if sole is None:
+            return None
+        if sole in before:
+            return "history-edited", _claim(Kind.NEXT, sole, history)
+        return "history-rewritten", _claim(Kind.REWRITTEN, sole, history)
+
+    def _by_summary(
+        self, scan: Scan, scope: int, history: History, chain: list[int]
+    ) -> tuple[str, Claim] | None:
         if chain[-1] ^ scope in self._by_opening:
+            # A sample of a known prompt, whatever a sibling's answer quotes of it.
             return None
         anchored: dict[Conversation, None] = {}
         for number in scan.anchors() if self._by_anchor else ():
@@ -286,26 +293,34 @@ def _edited_order(conversation: Conversation) -> tuple[int, float]:
     return _EDITED[conversation.turn.state], conversation.turn.changed_at
 
 
-_REPEATED: Final = {TurnState.BROKEN: 0, TurnState.RUNNING: 1, TurnState.DONE: 2}
-
-
 def _to_repeat(same: Sequence[Conversation]) -> Conversation:
-    """Whose turn a declared repeat means: a failed one, the oldest; then one that runs (the client gave up
-    before we saw it leave); then the one done last (its answer was lost on the way).
-    """
+    """Whose turn a marked repeat means: a failed one that is to be repeated so, the oldest; then one that runs (the
+    client gave up before we saw it leave); then the one done last (its answer was lost on the way)."""
 
     def order(conversation: Conversation) -> tuple[int, float]:
         turn = conversation.turn
-        return _REPEATED[turn.state], -turn.changed_at if turn.state is TurnState.DONE else turn.changed_at
+        if turn.state is TurnState.BROKEN:
+            return (0 if turn.repeat_marked else 3), turn.changed_at
+        if turn.state is TurnState.RUNNING:
+            return 1, turn.changed_at
+        return 2, -turn.changed_at
 
     return min(same, key=order)
 
 
-def _again(same: Sequence[Conversation]) -> Conversation | None:
-    """Whose turn the same history means without a word from the client; None for a new sample."""
-    broken = [known for known in same if known.turn.state is TurnState.BROKEN]
+def _again(same: Sequence[Conversation], attempt: Attempt) -> Conversation | None:
+    """Whose turn the same history means without a word from the client; None for a new sample.
+
+    A first attempt at an opening is not the repeat of one that its own SDK is going to mark as such.
+    """
+    broken = [
+        known
+        for known in same
+        if known.turn.state is TurnState.BROKEN
+        and not (attempt is Attempt.FIRST and known.turn.repeat_marked and not known.turn.step)
+    ]
     if broken:
-        return min(broken, key=_changed)
+        return min(broken, key=lambda known: (known.turn.repeat_marked, known.turn.changed_at))
     later = [known for known in same if known.turn.step and _waits(known)]
     return max(later, key=_changed) if later else None
 

@@ -1,5 +1,7 @@
 //! What a scan finds does not depend on how the JSON is written.
 
+#![allow(clippy::needless_pass_by_value)] // convenience of test code
+
 mod json_strategies;
 
 use heddle_wire::{Dialect, JsonError, Reason, Scan, Unit, scan_body};

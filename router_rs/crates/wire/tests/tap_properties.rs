@@ -1,5 +1,7 @@
 //! The tap changes no byte but the chunk it hides, and reads the same answer however the stream is cut.
 
+#![allow(clippy::needless_pass_by_value, clippy::format_push_string)] // convenience of test code
+
 use heddle_wire::{Answer, Dialect, Output, Scan, StreamTap, read_answer, scan_body};
 use proptest::prelude::*;
 use serde_json::{Value, json};

@@ -1,5 +1,7 @@
 //! Random JSON, written with random whitespace and escapes, for the property tests.
 
+use std::fmt::Write;
+
 use proptest::prelude::*;
 use serde_json::{Map, Value};
 
@@ -120,7 +122,7 @@ impl Writer {
             if must || self.choose(8) == 0 {
                 let mut units = [0; 2];
                 for unit in character.encode_utf16(&mut units) {
-                    self.out.push_str(&format!("\\u{unit:04x}"));
+                    let _ = write!(self.out, "\\u{unit:04x}");
                 }
             } else {
                 self.out.push(character);
