@@ -23,7 +23,8 @@ def bench(*arguments: str, env: dict[str, str] | None = None) -> subprocess.Comp
 
 def test_a_short_run_measures_both_arms_and_accounts_for_every_step(tmp_path: Path) -> None:
     path = tmp_path / "out" / "report.json"
-    done = bench("--json", str(path), "--rounds", "1", "--seconds", "0.4", "--connections", "8")
+    short = ("--rounds", "1", "--seconds", "0.6", "--connections", "8", "--stream-chunks", "20")
+    done = bench("--json", str(path), *short)
     assert done.returncode == 0, done.stdout + done.stderr
     report = json.loads(path.read_text())
     state = report["gateway_state"]

@@ -68,7 +68,8 @@ def gateway(
     except BenchError as error:
         console.print(f"[red]failed:[/red] {error}", highlight=False)
         raise typer.Exit(EXIT_FAILED) from error
-    print_table(report, Console())
+    # Wide enough for the table where the output is not a terminal (a log, a pipe).
+    print_table(report, Console(width=None if sys.stdout.isatty() else 132))
     if json_path is not None:
         json_path.parent.mkdir(parents=True, exist_ok=True)
         json_path.write_text(json.dumps(report.as_json(), indent=2) + "\n")
