@@ -168,13 +168,22 @@ def _append_results(messages: list[Any], said: _Said, seed: str, wanted: int) ->
     return words + framing
 
 
+def _conversation(messages: list[ChatCompletionMessageParam]) -> dict[str, Any]:
+    """The bulk of a request as the SDK's ``extra_body``; the bytes sent are the same.
+
+    Proper arguments are walked field by field against their types at every call. Of a hundred agents with
+    long histories in one process that took 25 ms a step: the agents, not the servers, set the pace.
+    """
+    return {"messages": messages, "tools": TOOLS}
+
+
 async def _ask(
     client: AsyncOpenAI, settings: ReplaySettings, messages: list[ChatCompletionMessageParam], tokens: int
 ) -> _Said:
     if settings.stream:
         return await _ask_streaming(client, settings, messages, tokens)
     answer = await client.chat.completions.create(
-        model=settings.model, messages=messages, tools=TOOLS, max_tokens=tokens
+        model=settings.model, messages=[], max_tokens=tokens, extra_body=_conversation(messages)
     )
     choice = answer.choices[0]
     usage = answer.usage
@@ -197,11 +206,11 @@ async def _ask_streaming(
     calls: dict[int, dict[str, Any]] = {}
     stream = await client.chat.completions.create(
         model=settings.model,
-        messages=messages,
-        tools=TOOLS,
+        messages=[],
         max_tokens=tokens,
         stream=True,
         stream_options={"include_usage": True},
+        extra_body=_conversation(messages),
     )
     async for chunk in stream:
         if chunk.usage is not None:
