@@ -6,10 +6,13 @@ carries steps, so a fleet full of long generations cannot starve the probes.
 
 import asyncio
 import json
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
+import certifi
 import httpx
 
 from heddle_gateway.fleet.errors import BadAnswer, NoAnswerInTime, Unreachable
@@ -25,6 +28,7 @@ def new_admin_client(connections: int) -> httpx.AsyncClient:
     others.
     """
     return httpx.AsyncClient(
+        verify=_certificates(),
         trust_env=False,
         follow_redirects=False,
         # Servers close idle connections after 5 s (uvicorn's default): let go of ours before that.
@@ -33,6 +37,14 @@ def new_admin_client(connections: int) -> httpx.AsyncClient:
         ),
         headers={"accept-encoding": "identity", "user-agent": "heddle-gateway"},
     )
+
+
+@cache
+def _certificates() -> ssl.SSLContext:
+    """The system's authorities (a company's own are there) and the public ones. Loading takes 80 ms: once."""
+    context = ssl.create_default_context(cafile=certifi.where())
+    context.load_default_certs()
+    return context
 
 
 @dataclass(frozen=True, slots=True)

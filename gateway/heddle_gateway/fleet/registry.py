@@ -210,6 +210,7 @@ class Fleet:
         return Asking(self._client, endpoint.base_url, endpoint.api_key, timeout_s)
 
     def activate(self, worker: Worker, found: Description) -> None:
+        self._move(worker, WorkerState.ACTIVE)
         worker.generation += 1
         facts = facts_of(found, worker.spec, worker.address, worker.worker_id, worker.generation)
         worker.facts = facts
@@ -226,7 +227,6 @@ class Fleet:
             features=facts.features,
             api_key=worker.spec.api_key,
         )
-        self._move(worker, WorkerState.ACTIVE)
         log.info(
             "worker %s is active: %s, degree %d, generation %d",
             facts.name,

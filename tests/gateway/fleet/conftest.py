@@ -74,8 +74,8 @@ class Serving:
 class FakeEngine:
     """A table of answers by path; may be stopped and started again on its port, or made to hang.
 
-    ``posts`` are routes that exist for POST alone, so a GET gets 405. ``gate`` holds every answer until it is
-    set.
+    ``before_answer`` may wait, and may give another answer than the table. ``posts`` are routes that exist
+    for POST alone, so a GET gets 405. ``gate`` holds every answer until it is set.
     """
 
     answers: dict[str, Answer] = field(default_factory=dict)
@@ -86,7 +86,7 @@ class FakeEngine:
     port: int = 0
     seen: list[Seen] = field(default_factory=list)
     gate: asyncio.Event = field(default_factory=asyncio.Event)
-    before_answer: Callable[[str], Awaitable[None]] | None = None
+    before_answer: Callable[[str], Awaitable[Answer | None]] | None = None
     _serving: Serving | None = None
 
     @property
@@ -115,10 +115,9 @@ class FakeEngine:
                 break
         headers = {name.decode(): value.decode() for name, value in scope["headers"]}
         self.seen.append(Seen(scope["method"], scope["path"], headers, body))
-        if self.before_answer is not None:
-            await self.before_answer(scope["path"])
+        chosen = await self.before_answer(scope["path"]) if self.before_answer is not None else None
         await self.gate.wait()
-        status, content = self._choose(scope["method"], scope["path"], headers)
+        status, content = chosen or self._choose(scope["method"], scope["path"], headers)
         raw = content.encode() if isinstance(content, str) else json.dumps(content).encode()
         extra = [(name.encode(), value.encode()) for name, value in self.headers.items()]
         await send({"type": "http.response.start", "status": status, "headers": extra})
@@ -296,7 +295,7 @@ QUICK = FleetTuning(
     probe_timeout_s=2.0,
     confirm_delay_s=0.01,
     probe_spacing_s=0.0,
-    load_period_s=0.02,
+    load_period_s=0.04,
     load_timeout_s=2.0,
     drain_poll_s=0.01,
     control_timeout_s=5.0,

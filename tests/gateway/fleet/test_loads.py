@@ -79,18 +79,20 @@ async def test_a_report_that_spans_a_restart_is_dropped(
 
     held = []
 
-    async def hold_one_load(path: str) -> None:
-        if path == "/v1/loads" and not held:
-            held.append(path)
-            fake.answers["/server_info"][1]["random_seed"] = 99
-            await listener.until_told("up", view.worker_id, 2)
-            # No report of the first life may follow from here on.
-            listener.told = [told for told in listener.told if told.what != "load"]
+    async def hold_one_load(path: str) -> tuple[int, Any] | None:
+        if path != "/v1/loads" or held:
+            return None
+        held.append(path)
+        fake.answers["/server_info"][1]["random_seed"] = 99
+        await listener.until_told("up", view.worker_id, 2)
+        return 200, {"loads": [{"dp_rank": 0, "num_running_reqs": 777}]}
 
     fake.before_answer = hold_one_load
     await listener.until_told("up", view.worker_id, 2)
-    await listener.until(lambda: len(listener.reports()) >= 3)
-    assert {told.generation for told in listener.reports()} == {2}
+    await listener.until(lambda: fleet.get(view.worker_id).stale_loads == 1)
+    seen = len(listener.reports())
+    await listener.until(lambda: len(listener.reports()) > seen + 2)
+    assert 777 not in {told.more["running"] for told in listener.reports()}
 
 
 async def test_a_broken_load_page_says_nothing_about_health(
