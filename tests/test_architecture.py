@@ -45,7 +45,7 @@ def sources_of(package: str) -> list[Path]:
     return sorted(PACKAGES[package].rglob("*.py"))
 
 
-def in_type_checking_free_form(path: Path, root: Path) -> str:
+def first_part(path: Path, root: Path) -> str:
     """First path part below the package: the sub-package or the module's file name."""
     return path.relative_to(root).parts[0]
 
@@ -66,12 +66,17 @@ def test_siblings_of_the_gateway_do_not_import_each_other() -> None:
     root = PACKAGES["heddle_gateway"]
     wrong = []
     for path in sources_of("heddle_gateway"):
-        home = in_type_checking_free_form(path, root)
+        home = first_part(path, root)
         if home not in GATEWAY_SIBLINGS:
             continue
         for name in imports_of(path):
             parts = name.split(".")
-            if parts[0] == "heddle_gateway" and len(parts) > 1 and parts[1] in GATEWAY_SIBLINGS and parts[1] != home:
+            if (
+                parts[0] == "heddle_gateway"
+                and len(parts) > 1
+                and parts[1] in GATEWAY_SIBLINGS
+                and parts[1] != home
+            ):
                 wrong.append(f"{path.relative_to(ROOT)} imports {name}")
     assert wrong == []
 
@@ -82,7 +87,7 @@ def test_only_named_parts_of_the_gateway_import_the_native_module() -> None:
         f"{path.relative_to(ROOT)} imports {name}"
         for path in sources_of("heddle_gateway")
         for name in imports_of(path)
-        if name.split(".")[0] == "heddle_core" and in_type_checking_free_form(path, root) not in CORE_IMPORTERS
+        if name.split(".")[0] == "heddle_core" and first_part(path, root) not in CORE_IMPORTERS
     ]
     assert wrong == []
 
@@ -115,7 +120,8 @@ def test_the_environment_is_read_in_one_file_of_the_gateway() -> None:
     wrong = [
         str(path.relative_to(ROOT))
         for path in sources_of("heddle_gateway")
-        if path.name != "settings.py" and any(word in path.read_text() for word in ("os.environ", "os.getenv"))
+        if path.name != "settings.py"
+        and any(word in path.read_text() for word in ("os.environ", "os.getenv"))
     ]
     assert wrong == []
 
