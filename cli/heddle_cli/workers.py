@@ -116,4 +116,4 @@ def _id_of(named: str, known: list[dict[str, Any]]) -> int:
     for worker in known:
         if named in (str(worker["id"]), worker["url"], worker["name"]) or named.rstrip("/") == worker["url"]:
             return int(worker["id"])
-    raise CommandFailed(Exit.FAILED, f"workers: no worker {named}; see `heddle workers ls`")
+    raise CommandFailed(Exit.FAILED, f"no worker {named}; see `heddle workers ls`")

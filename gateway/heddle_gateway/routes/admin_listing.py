@@ -25,6 +25,7 @@ from heddle_contracts.admin import (
     TrajectorySort,
     TrajectorySummary,
 )
+
 from heddle_gateway.routes.admin_problem import AdminProblem
 
 # Directory entries looked at before the event loop gets its turn: about a millisecond.

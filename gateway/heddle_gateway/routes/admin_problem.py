@@ -13,6 +13,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
 from heddle_contracts.admin import Problem
+
 from heddle_gateway.store.engine import StoreError
 
 
