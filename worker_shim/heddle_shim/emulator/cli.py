@@ -4,6 +4,9 @@ import asyncio
 import json
 import signal
 import sys
+from collections.abc import Callable
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -92,10 +95,19 @@ def emulate(
             engine=engine,
         )
         workers = build_workers(degrees, settings=settings, kv_tokens=kv_tokens, profile=timing, speed=speed)
-        asyncio.run(_serve(workers, host, base_port))
+        with asyncio.Runner(loop_factory=_fast_loop()) as runner:
+            runner.run(_serve(workers, host, base_port))
     except (ProfileError, PortTakenError, ValueError) as error:
         typer.echo(f"heddle emulate: {error}", err=True)
         raise typer.Exit(1) from error
+
+
+def _fast_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop's event loop where it is installed; None for asyncio's own."""
+    if find_spec("uvloop") is None:
+        return None
+    factory: Callable[[], asyncio.AbstractEventLoop] = import_module("uvloop").new_event_loop
+    return factory
 
 
 async def _serve(workers: list[EmulatedWorker], host: str, base_port: int) -> None:
