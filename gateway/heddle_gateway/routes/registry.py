@@ -14,6 +14,8 @@ from typing import Any, Literal, NamedTuple, Protocol
 from fastapi import APIRouter, Request
 from fastapi.params import Depends
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
+from pydantic import BaseModel, ConfigDict, Field
+
 from heddle_gateway.fleet.errors import AddressRefused, FleetFull, UnknownWorker
 from heddle_gateway.fleet.events import WorkerSpec
 from heddle_gateway.fleet.fanout import (
@@ -29,7 +31,6 @@ from heddle_gateway.fleet.features import EngineKind, PrioritySense
 from heddle_gateway.fleet.registry import Fleet
 from heddle_gateway.fleet.state import WorkerState
 from heddle_gateway.fleet.worker import WorkerView
-from pydantic import BaseModel, ConfigDict, Field
 
 NO_WORKER_RETRY_AFTER_S = 5
 
