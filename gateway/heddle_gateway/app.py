@@ -1,33 +1,31 @@
 """The composition root: the one place where the gateway's parts meet.
 
-``create_app`` builds the parts and the application; nothing starts before its lifespan does. Order of the layers,
-outermost first: request id, host, client path, CORS, keys, routes.
+``create_app`` builds the parts and the application; nothing starts before its lifespan does.
 
 Invariant: parts know each other through the protocols they declare; only this file knows who fulfils them.
 """
 
 import asyncio
-import json
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
-from starlette.exceptions import HTTPException
-
-from heddle_contracts.admin import EndReason, HistoryStats, StepCounts, WriterState
+from heddle_contracts.admin import EndReason, HistoryStats, StepCounts
 from heddle_contracts.steps import Outcome
-from heddle_core import Core
+from starlette.exceptions import HTTPException
+from starlette.types import Receive, Scope, Send
+
 from heddle_gateway import __version__
-from heddle_gateway.asgi.access import AccessLayer
-from heddle_gateway.asgi.client_path import ClientPathLayer
+from heddle_gateway.asgi.access import AccessRule
+from heddle_gateway.asgi.client_path import route_path
 from heddle_gateway.asgi.cors import CorsLayer
-from heddle_gateway.asgi.host import HostLayer
-from heddle_gateway.asgi.request_id import RequestIdLayer
+from heddle_gateway.asgi.front_door import App, FrontDoor
+from heddle_gateway.asgi.host import HostRule
 from heddle_gateway.dialects.errors import error_type
 from heddle_gateway.fleet.address import parse_worker_url
 from heddle_gateway.fleet.errors import AddressRefused
@@ -38,12 +36,12 @@ from heddle_gateway.fleet.tuning import FleetTuning
 from heddle_gateway.identity import TrajectoryBook
 from heddle_gateway.identity.urls import split_path
 from heddle_gateway.live.directory import Directory, LiveTrajectory
-from heddle_gateway.live.driver import Driver
+from heddle_gateway.live.driver import Driver, PolicyRefused, new_core
 from heddle_gateway.live.journal import JournalWriter
 from heddle_gateway.routes.admin import AdminDeps, admin_router
 from heddle_gateway.routes.admin_fleet import FleetControl
 from heddle_gateway.routes.admin_live import LiveListing
-from heddle_gateway.routes.data import data_routes
+from heddle_gateway.routes.data import data_endpoints
 from heddle_gateway.routes.ops import OpsDeps, ops_router
 from heddle_gateway.routes.registry import RegistryDeps, registry_router, session_router
 from heddle_gateway.routes.registry_live import FrameworkView
@@ -60,6 +58,7 @@ from heddle_gateway.upstream.pool import PoolLimits
 log = logging.getLogger(__name__)
 
 HISTORY_CLOSE_S: Final = 10.0
+HISTORY_COUNTERS: Final = ("put", "written", "dropped", "refused", "recovered", "failed_writes")
 
 
 class StartError(Exception):
@@ -106,11 +105,34 @@ class WorkerEvents:
         return self._names.get(worker_id)
 
 
-def create_app(settings: Settings) -> FastAPI:
+class HeddleApp(FastAPI):
+    """FastAPI behind the front door: the data path never enters FastAPI's own layers."""
+
+    def open_door(self, settings: Settings, data_path: Mapping[str, App]) -> None:
+        def path_of(path: str) -> str:
+            return route_path(path, lambda called: split_path(called).rest)
+
+        door: App = FrontDoor(
+            cast(App, super().__call__),
+            data_path,
+            hosts=HostRule(settings.allowed_hosts),
+            access=AccessRule(
+                agent_keys=[key.get_secret_value() for key in settings.api_keys],
+                admin_keys=[key.get_secret_value() for key in settings.admin_keys],
+            ),
+            route_path=path_of,
+        )
+        self._door = CorsLayer(door, settings.cors_origins, path_of) if settings.cors_origins else door
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._door(scope, receive, send)
+
+
+def create_app(settings: Settings) -> HeddleApp:
     """The ASGI application. Raises StartError for a policy or a database that cannot be."""
     try:
-        core = Core(json.dumps(settings.policy) if settings.policy else None, journal=bool(settings.journal_path))
-    except ValueError as error:
+        core = new_core(settings.policy, journal=settings.journal_path is not None)
+    except PolicyRefused as error:
         raise StartError(f"policy: {error}") from error
     try:
         engine = open_engine(settings.database)
@@ -162,14 +184,13 @@ def create_app(settings: Settings) -> FastAPI:
     )
     gateway = Gateway(settings, driver, fleet, book, upstream, history, metrics, steps)
 
-    app = FastAPI(
+    app = HeddleApp(
         title="Heddle gateway",
         version=__version__,
         lifespan=_lifespan(gateway, engine.dispose),
         redirect_slashes=False,
     )
     app.state.gateway = gateway
-    app.router.routes[:0] = data_routes(steps)
     app.include_router(
         ops_router(
             OpsDeps(
@@ -198,22 +219,8 @@ def create_app(settings: Settings) -> FastAPI:
     app.include_router(registry_router(registry))
     app.include_router(session_router(registry))
     app.add_exception_handler(HTTPException, _plain_error)
-    _add_layers(app, settings)
+    app.open_door(settings, data_endpoints(steps))
     return app
-
-
-def _add_layers(app: FastAPI, settings: Settings) -> None:
-    """Innermost first, as Starlette wants it."""
-    app.add_middleware(
-        AccessLayer,
-        agent_keys=[key.get_secret_value() for key in settings.api_keys],
-        admin_keys=[key.get_secret_value() for key in settings.admin_keys],
-    )
-    if settings.cors_origins:
-        app.add_middleware(CorsLayer, origins=settings.cors_origins)
-    app.add_middleware(ClientPathLayer, rest_of=lambda path: split_path(path).rest)
-    app.add_middleware(HostLayer, allowed=settings.allowed_hosts)
-    app.add_middleware(RequestIdLayer)
 
 
 def _lifespan(gateway: Gateway, dispose: Callable[[], Awaitable[None]]) -> Any:
@@ -266,8 +273,13 @@ def _step_counts(stats: dict[str, int]) -> StepCounts:
 
 
 def _numbers(stats: HistoryStats) -> dict[str, float]:
-    found = {name: float(value) for name, value in stats.model_dump().items() if isinstance(value, int | float)}
-    return found | {"writing": float(stats.state is WriterState.WRITING)}
+    """For the metrics: what only grows is a counter there."""
+    counters = {name: getattr(stats, name) for name in HISTORY_COUNTERS}
+    return {f"{name}_total": float(count) for name, count in counters.items()} | {
+        "queued": float(stats.queued),
+        "capacity": float(stats.capacity),
+        "spilled": float(stats.spilled),
+    }
 
 
 async def _plain_error(request: Request, error: Exception) -> JSONResponse:

@@ -1,22 +1,20 @@
 """What serve_step holds of one step while it runs, and what it needs of the fleet."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 from heddle_contracts.steps import Outcome
-from heddle_core import Answer, Dispatch, Reject, Scan, StreamTap, splice
+
 from heddle_gateway.accounting.open_step import OpenStep
 from heddle_gateway.asgi.interrupts import Interrupts
 from heddle_gateway.asgi.reply import Headers, Reply
 from heddle_gateway.dialects.dialect import Dialect
 from heddle_gateway.dialects.errors import ApiError
+from heddle_gateway.dialects.wire import Answer, Scan, StreamTap, splice
 from heddle_gateway.identity import Identity
+from heddle_gateway.live.decisions import Dispatch, FailureKind, Reject
 from heddle_gateway.live.directory import LiveTrajectory
 from heddle_gateway.live.ticket import Ticket
-
-
-if TYPE_CHECKING:
-    from heddle_core import FailureKind
 
 # Body fields that speak to this gateway; a strict engine would answer 400 to them.
 OWN_FIELDS: Final = ("program_id", "docker_ids")
@@ -57,7 +55,7 @@ class Fleet(Protocol):
 
     def worker(self, worker_id: int, generation: int) -> Endpoint | None: ...
     def note_success(self, worker_id: int, generation: int) -> None: ...
-    def note_failure(self, worker_id: int, generation: int, kind: "FailureKind") -> None: ...
+    def note_failure(self, worker_id: int, generation: int, kind: FailureKind) -> None: ...
 
 
 class AttemptFailed(Exception):
@@ -66,9 +64,9 @@ class AttemptFailed(Exception):
     ``may_still_run``: the worker had the request and may be at work on it.
     """
 
-    def __init__(self, kind: "FailureKind", message: str, *, may_still_run: bool = False) -> None:
+    def __init__(self, kind: FailureKind, message: str, *, may_still_run: bool = False) -> None:
         super().__init__(message)
-        self.kind: "FailureKind" = kind
+        self.kind: FailureKind = kind
         self.message = message
         self.may_still_run = may_still_run
 
@@ -155,10 +153,12 @@ class RunningSteps:
 
 
 def body_for(call: Call, attempt: Attempt) -> bytes:
-    """The body of this attempt: rid and priority where the engine knows them, usage asked for, else untouched."""
+    """The body of this attempt: rid and priority where the engine knows them, usage asked for, else
+    untouched.
+    """
     features = attempt.worker.features
     sense = features.priority
-    drop = [name for name in OWN_FIELDS if name in call.scan.fields]
+    drop: list[str] = [name for name in OWN_FIELDS if name in call.scan.fields]
     if sense == "none":
         drop.append("priority")
     if not features.rid:

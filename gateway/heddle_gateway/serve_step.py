@@ -1,13 +1,13 @@
 """The story of one request on the data path.
 
-    understand   body, scan, trajectory: what is asked, and by whom           (errors here: no step exists yet)
-    arrive       the core is told; it dispatches at once, later, or rejects
-    attempt      bytes to the worker, bytes back; as often as nothing of an answer has reached the client
-    end          exactly once, whatever happened: core, identity, history, metrics
+    understand   body, scan, trajectory: what is asked, and by whom           (errors here: no step exists
+    yet) arrive       the core is told; it dispatches at once, later, or rejects attempt      bytes to the
+    worker, bytes back; as often as nothing of an answer has reached the client end          exactly once,
+    whatever happened: core, identity, history, metrics
 
-Invariants: a request that was understood becomes one step with one ending; a body is never re-serialised; the
-client's hang-up interrupts any wait, and the step ends only after the engine was told to stop; nothing decides here
-where or when a step runs.
+Invariants: a request that was understood becomes one step with one ending; a body is never re-serialised;
+the client's hang-up interrupts any wait, and the step ends only after the engine was told to stop; nothing
+decides here where or when a step runs.
 """
 
 import asyncio
@@ -15,11 +15,11 @@ import logging
 import os
 import time
 from collections.abc import Callable, MutableMapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import parse_qsl
 
 from heddle_contracts.steps import Outcome
-from heddle_core import Dispatch, Reject, StreamTap, read_answer, scan_body
+
 from heddle_gateway.accounting.ended_step import EndedStep
 from heddle_gateway.accounting.open_step import OpenStep
 from heddle_gateway.asgi.interrupts import Interrupted, Interrupts, Reason, Receive
@@ -27,10 +27,12 @@ from heddle_gateway.asgi.reply import Headers, Reply, Send
 from heddle_gateway.asgi.request_body import ClientError, ClientLeft, read_body
 from heddle_gateway.dialects.aborted_answer import aborted_answer, aborted_stream
 from heddle_gateway.dialects.dialect import Dialect
-from heddle_gateway.dialects.events import end_of_last_event
 from heddle_gateway.dialects.errors import ApiError, message_of, nested, stream_error_event, wrapped
+from heddle_gateway.dialects.events import end_of_last_event
+from heddle_gateway.dialects.wire import StreamTap, read_answer, scan_body
 from heddle_gateway.identity import RequestFacts, TrajectoryBook
 from heddle_gateway.identity.keys import tenant_of
+from heddle_gateway.live.decisions import Dispatch, FailureKind, Reject
 from heddle_gateway.live.driver import Driver
 from heddle_gateway.running_step import (
     Attempt,
@@ -54,16 +56,14 @@ from heddle_gateway.upstream.errors import (
 from heddle_gateway.upstream.forward import Exchange, Upstream
 from heddle_gateway.upstream.headers import answer_headers, forward_block
 
-if TYPE_CHECKING:
-    from heddle_core import FailureKind
-
 log = logging.getLogger(__name__)
 
 # An error body is a message, not an answer.
 MAX_ERROR_BODY: Final = 1024 * 1024
 JSON: Final = (b"content-type", b"application/json")
 EVENT_STREAM: Final = (b"content-type", b"text/event-stream; charset=utf-8")
-# "Not here, not now": SGLang's full queue, or pushed out of it by a request of higher priority. Another worker may.
+# "Not here, not now": SGLang's full queue, or pushed out of it by a request of higher priority. Another
+# worker may.
 BUSY_STATUSES: Final = frozenset({429, 503})
 # A proxy in front of a worker that is gone.
 GONE_STATUSES: Final = frozenset({502})
@@ -104,6 +104,7 @@ class StepServer:
         self, dialect: Dialect, scope: MutableMapping[str, Any], receive: Receive, send: Send
     ) -> None:
         reply = Reply(send)
+        reply.headers.append((b"x-request-id", scope["heddle.request_id"]))
         try:
             call = await self._understand(dialect, scope, receive)
         except ClientLeft:
@@ -127,13 +128,10 @@ class StepServer:
                 self._abort_aside(run)
                 self._end(run, Outcome.ABORTED, reply.status)
 
-    async def _understand(
-        self, dialect: Dialect, scope: MutableMapping[str, Any], receive: Receive
-    ) -> Call:
+    async def _understand(self, dialect: Dialect, scope: MutableMapping[str, Any], receive: Receive) -> Call:
         """Raises ClientError, ClientLeft."""
         arrived_at = time.monotonic()
-        raw_headers: list[tuple[bytes, bytes]] = scope["headers"]
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in raw_headers}
+        headers: dict[str, str] = scope["heddle.headers"]
         body = await read_body(receive, headers, self._max_body_bytes)
         try:
             scan = scan_body(body, dialect.name)
@@ -152,7 +150,7 @@ class StepServer:
             )
         )
         live = self._driver.directory.open(who, tenant=tenant, model=scan.model)
-        lines = forward_block(raw_headers, scope["heddle.request_id"])
+        lines = forward_block(scope["headers"], scope["heddle.request_id"])
         return Call(dialect, body, scan, who, tenant, lines, live)
 
     def _arrive(self, call: Call, reply: Reply, receive: Receive) -> Run:
@@ -167,7 +165,7 @@ class StepServer:
             arrived_at=now,
             gap_before_s=None if live.last_ended is None else now - live.last_ended,
         )
-        reply.headers = identity_headers(call.who)
+        reply.headers += identity_headers(call.who)
         self._book.step_started(call.who)
         interrupts = Interrupts(receive)
         ticket = self._driver.arrive(
@@ -299,7 +297,7 @@ class StepServer:
     # ---------------------------------------------------------------- what goes wrong
 
     async def _lose_worker(self, run: Run, error: UpstreamError) -> None:
-        """Raises AttemptFailed while the client has seen nothing; else the stream ends with an error event."""
+        """Raises AttemptFailed until the client has seen something; then ends its stream with an error."""
         if run.account.ended:
             await run.reply.end()  # lost behind [DONE]: the answer is whole
             return
@@ -334,7 +332,9 @@ class StepServer:
         self._driver.attempt_failed(run.ticket, dispatch, failure.kind)
 
     async def _stop_for_client(self, run: Run) -> None:
-        """The client left. The engine is told before the step ends: the trajectory's next step waits for that."""
+        """The client left. The engine is told before the step ends: the trajectory's next step waits for
+        that.
+        """
         if run.account.ended:
             return
         self._driver.aborting(run.ticket)
@@ -368,7 +368,7 @@ class StepServer:
             self._aborts.add(task)
             task.add_done_callback(self._aborts.discard)
 
-    def _note_failure(self, run: Run, kind: "FailureKind") -> None:
+    def _note_failure(self, run: Run, kind: FailureKind) -> None:
         if run.attempt is not None:
             dispatch = run.attempt.dispatch
             self._fleet.note_failure(dispatch.worker, dispatch.generation, kind)

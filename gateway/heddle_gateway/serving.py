@@ -1,4 +1,6 @@
-"""Runs the gateway in this process: uvicorn with uvloop and httptools, logs as JSON lines, a bounded goodbye."""
+"""Runs the gateway in this process: uvicorn with uvloop and httptools, logs as JSON lines, a bounded
+goodbye.
+"""
 
 import json
 import logging

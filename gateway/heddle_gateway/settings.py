@@ -8,7 +8,15 @@ import os
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import (
     BaseSettings,
     NoDecode,
@@ -89,11 +97,13 @@ class Settings(BaseSettings):
     idle_timeout_s: float = Field(
         default=0.0,
         ge=0,
-        description="Longest silence of a worker in an answer; 0 is none. A whole answer comes after one long "
-        "silence, and a host that died is noticed by TCP and by its probes.",
+        description="Longest silence of a worker in an answer; 0 is none: a whole answer comes after one "
+        "long silence, and a host that died is noticed by TCP and by its probes.",
     )
     worker_keepalive_s: float = Field(
-        default=4.0, gt=0, description="Kept connections are used this long; below the workers' own (uvicorn: 5)."
+        default=4.0,
+        gt=0,
+        description="Kept connections are used this long; below the workers' own (uvicorn: 5).",
     )
     worker_connections: int = Field(default=8192, ge=1, description="Connections to one worker at most.")
 
@@ -110,7 +120,8 @@ class Settings(BaseSettings):
         default="heddle.db", description="SQLite file or SQLAlchemy URL of the history; empty keeps none."
     )
     history_spill: Path | None = Field(
-        default=None, description="Folder for history that the database does not take; none drops (and counts) it."
+        default=None,
+        description="Folder for history that the database does not take; none drops (and counts) it.",
     )
 
     # process

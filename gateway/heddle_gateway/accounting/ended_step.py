@@ -1,4 +1,5 @@
-"""The record of one ended step, as plain slots: built on the request's path, turned into a StepRecord elsewhere.
+"""The record of one ended step, as plain slots: built on the request's path, turned into a StepRecord
+elsewhere.
 
 Invariant: the fields are those of heddle_contracts.steps.StepRecord, by name and unit (a test compares them).
 """
@@ -10,7 +11,7 @@ from heddle_contracts.steps import Outcome
 
 @dataclass(slots=True)
 class EndedStep:
-    """See heddle_contracts.steps.StepRecord for the meaning of each field. Times: seconds of the Unix epoch."""
+    """The meaning of each field is StepRecord's. Times: seconds of the Unix epoch."""
 
     trajectory_id: str
     tenant: str

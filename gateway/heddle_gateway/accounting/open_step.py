@@ -1,13 +1,14 @@
 """A step between its arrival and its ending.
 
-Invariants: it ends exactly once (``end`` a second time raises StepEndedTwice); what it says about tokens is the
-worker's own usage where there was one, else the number of chunks that were seen.
+Invariants: it ends exactly once (``end`` a second time raises StepEndedTwice); what it says about tokens is
+the worker's own usage where there was one, else the number of chunks that were seen.
 """
 
 import time
 from typing import Protocol
 
 from heddle_contracts.steps import Outcome
+
 from heddle_gateway.accounting.ended_step import EndedStep
 from heddle_gateway.accounting.endings import LEGAL_MOVES, StepPhase
 

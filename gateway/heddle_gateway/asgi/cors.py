@@ -1,18 +1,19 @@
-"""CORS for agents that run in a browser; off unless origins are configured, never for the operator's routes.
+"""CORS for agents that run in a browser; off unless origins are configured, never for operators' routes.
 
-Invariant: the layer stands outside the key check, so a preflight needs no key and a 401 is readable.
+Invariant: it stands outside the front door, so a preflight needs no key and a 401 can be read.
 """
 
-from collections.abc import MutableMapping, Sequence
-from typing import Any
+from collections.abc import Callable, MutableMapping, Sequence
+from typing import Any, Final
 
 from starlette.middleware.cors import CORSMiddleware
 
-from heddle_gateway.asgi.access import AGENT_PATHS, AGENT_PREFIXES
+from heddle_gateway.asgi.access import is_agents_path
+from heddle_gateway.asgi.front_door import App
 from heddle_gateway.asgi.interrupts import Receive
-from heddle_gateway.asgi.layer import App, Send
+from heddle_gateway.asgi.reply import Send
 
-EXPOSED = (
+EXPOSED: Final = (
     "x-heddle-trajectory-id",
     "x-heddle-trajectory-source",
     "x-heddle-worker",
@@ -23,12 +24,13 @@ EXPOSED = (
 
 
 class CorsLayer:
-    """Starlette's plain-ASGI CORS around the agents' paths."""
+    """Starlette's plain-ASGI CORS around the agents' paths. ``route_path``: see asgi.client_path."""
 
-    def __init__(self, app: App, origins: Sequence[str]) -> None:
+    def __init__(self, app: App, origins: Sequence[str], route_path: Callable[[str], str]) -> None:
         self._plain = app
+        self._route_path = route_path
         self._cors: App = CORSMiddleware(
-            app,  # type: ignore[arg-type]  # same shape, other names for the types
+            app,
             allow_origins=origins,
             allow_methods=["GET", "POST"],
             allow_headers=["*"],
@@ -36,6 +38,5 @@ class CorsLayer:
         )
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
-        path = scope.get("path", "")
-        agents = scope["type"] == "http" and (path in AGENT_PATHS or path.startswith(AGENT_PREFIXES))
+        agents = scope["type"] == "http" and is_agents_path(self._route_path(scope["path"]))
         await (self._cors if agents else self._plain)(scope, receive, send)

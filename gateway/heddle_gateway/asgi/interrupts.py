@@ -1,11 +1,12 @@
-"""Turns "the client left" and "the worker is gone" into one cancellation of the step's own task, with its reason.
+"""Turns "the client left" and "the worker is gone" into one cancellation of the step's own task, with its
+reason.
 
-The hang-up can come at any moment of a step: while it is held, before the first byte, in the middle of a stream. So
-one small task listens to ``receive`` all along, and the step's task waits only inside ``with interrupts:``, where
-an interruption surfaces as Interrupted.
+The hang-up can come at any moment of a step: while it is held, before the first byte, in the middle of a
+stream. So one small task listens to ``receive`` all along, and the step's task waits only inside ``with
+interrupts:``, where an interruption surfaces as Interrupted.
 
-Invariants: a cancellation that is not ours (shutdown) passes through untouched; an interruption that comes outside
-``with`` is kept and raised by the next one; CLIENT_LEFT is never overwritten.
+Invariants: a cancellation that is not ours (shutdown) passes through untouched; an interruption that comes
+outside ``with`` is kept and raised by the next one; CLIENT_LEFT is never overwritten.
 """
 
 import asyncio

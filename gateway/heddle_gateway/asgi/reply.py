@@ -1,7 +1,7 @@
 """What has gone to the client of one request so far.
 
-Invariant: headers go out once, and the last part once; so an error can only be an HTTP status before the first and
-only an event of the stream after it.
+Invariant: headers go out once, and the last part once; so an error can only be an HTTP status before the
+first and only an event of the stream after it.
 """
 
 from collections.abc import Awaitable, Callable, MutableMapping

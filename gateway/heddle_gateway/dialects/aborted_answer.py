@@ -1,7 +1,7 @@
 """The answer to a step that an operator aborted before any worker had it.
 
-SGLang answers an aborted request with a normal answer whose finish reason is "abort"; partial-rollout loops (slime's
-among them) count on that and would send a step again that ended with an error status.
+SGLang answers an aborted request with a normal answer whose finish reason is "abort"; partial-rollout loops
+(slime's among them) count on that and would send a step again that ended with an error status.
 """
 
 import json
@@ -16,7 +16,9 @@ def aborted_answer(
     dialect: Dialect, *, request_id: str, model: str | None, choices: int, prompt_tokens: int, created: int
 ) -> bytes:
     """A whole answer without output. ``created``: Unix seconds."""
-    return json.dumps(_answer(dialect, request_id, model, choices, prompt_tokens, created, stream=False)).encode()
+    return json.dumps(
+        _answer(dialect, request_id, model, choices, prompt_tokens, created, stream=False)
+    ).encode()
 
 
 def aborted_stream(

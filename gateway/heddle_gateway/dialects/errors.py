@@ -1,11 +1,11 @@
 """Errors as clients expect them: OpenAI's nested ``{"error": {message, type, param, code}}``.
 
-SGLang's own HTTP errors are flat (``{"object": "error", "message", ...}``, serving_base.py), vLLM's nested, FastAPI's
-``{"detail": ...}``, a proxy's HTML. openai-node shows a flat one as "no body", and agents look for known texts in the
-message (litellm's context-window check), so the message survives word for word.
+SGLang's own HTTP errors are flat (``{"object": "error", "message", ...}``, serving_base.py), vLLM's nested,
+FastAPI's ``{"detail": ...}``, a proxy's HTML. openai-node shows a flat one as "no body", and agents look for
+known texts in the message (litellm's context-window check), so the message survives word for word.
 
-Invariants: what is nested already passes as the same bytes; 429 and 503 always say when to come back, within the
-120 s that the OpenAI SDKs honour.
+Invariants: what is nested already passes as the same bytes; 429 and 503 always say when to come back, within
+the 120 s that the OpenAI SDKs honour.
 """
 
 import json
@@ -85,7 +85,9 @@ def stream_error_event(error: bytes) -> bytes:
 
 
 def message_of(body: bytes) -> str:
-    """The human text of a worker's error body, in whichever of the known shapes it is; empty when there is none."""
+    """The human text of a worker's error body, in whichever of the known shapes it is; empty when there is
+    none.
+    """
     found = _loads(body)
     if isinstance(found, dict):
         inner = found.get("error")

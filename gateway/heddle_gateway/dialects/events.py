@@ -4,8 +4,8 @@
 def end_of_last_event(data: bytes) -> int:
     """Offset behind the last complete event in ``data``; 0 when none is complete.
 
-    Line ends may be LF, CRLF or CR. Only whole events go to a client, so that an error event can follow any of
-    them when the worker is lost.
+    Line ends may be LF, CRLF or CR. Only whole events go to a client, so that an error event can follow any
+    of them when the worker is lost.
     """
     if data.endswith((b"\n\n", b"\r\n\r\n", b"\r\r")):
         return len(data)

@@ -1,7 +1,8 @@
 """Which trajectories are live, under which number the core knows them, and what people want to see of them.
 
-Invariants: a handle is never used twice; an entry leaves when the core says Expire, and only then; entries are
-kept in the order they were last seen. What the core knows (phase, counts, home) is asked of the core, not kept here.
+Invariants: a handle is never used twice; an entry leaves when the core says Expire, and only then; entries
+are kept in the order they were last seen. What the core knows (phase, counts, home) is asked of the core,
+not kept here.
 """
 
 import time
@@ -54,7 +55,8 @@ class LiveTrajectory:
 class Directory:
     """Live trajectories by (tenant, id) and by the core's handle.
 
-    Two tenants may use one id: explicit ids are chosen by callers. A group lives as long as one of its members.
+    Two tenants may use one id: explicit ids are chosen by callers. A group lives as long as one of its
+    members.
     """
 
     def __init__(self) -> None:

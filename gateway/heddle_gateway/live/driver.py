@@ -1,7 +1,7 @@
 """Drives the decision core live: events in, actions carried out, one real timer that follows the core's own.
 
-Invariants: every call into the core is followed by carrying out all its actions; there are no locks (one event
-loop) and no counts here (they are asked of the core); each ticket is ended exactly once, by ``end``.
+Invariants: every call into the core is followed by carrying out all its actions; there are no locks (one
+event loop) and no counts here (they are asked of the core); each ticket is ended exactly once, by ``end``.
 """
 
 import asyncio
@@ -13,11 +13,13 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from heddle_core import Core, Dispatch, Expire, Reject, Scan, Withdraw
+
+from heddle_gateway.live.decisions import FailureKind
 from heddle_gateway.live.directory import Directory, LiveTrajectory
 from heddle_gateway.live.ticket import Ticket
 
 if TYPE_CHECKING:
-    from heddle_core import Action, FailureKind, Outcome
+    from heddle_core import Action, Outcome
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +46,14 @@ class WorkerFacts(Protocol):
     def kv_tokens(self) -> int: ...
     @property
     def has_priority(self) -> bool: ...
+
+
+def new_core(policy: Mapping[str, Any], *, journal: bool) -> Core:
+    """Raises PolicyRefused. Fields that ``policy`` leaves out have the core's defaults."""
+    try:
+        return Core(json.dumps(policy) if policy else None, journal=journal)
+    except ValueError as error:
+        raise PolicyRefused(str(error)) from error
 
 
 def monotonic_micros() -> int:
@@ -105,17 +115,21 @@ class Driver:
         """The client left. Later steps of the trajectory wait until ``end``."""
         self._carry_out(self._core.step_aborting(self._clock(), ticket.step))
 
-    def attempt_failed(self, ticket: Ticket, dispatch: Dispatch, kind: "FailureKind") -> None:
+    def attempt_failed(self, ticket: Ticket, dispatch: Dispatch, kind: FailureKind) -> None:
         """Nothing of an answer reached the client: the ticket gets another decision."""
         ticket.decision = None
         self._carry_out(
-            self._core.attempt_failed(
-                self._clock(), ticket.step, dispatch.worker, dispatch.generation, kind
-            )
+            self._core.attempt_failed(self._clock(), ticket.step, dispatch.worker, dispatch.generation, kind)
         )
 
     def end(
-        self, ticket: Ticket, outcome: "Outcome", *, prompt_tokens: int, output_tokens: int, cached_tokens: int
+        self,
+        ticket: Ticket,
+        outcome: "Outcome",
+        *,
+        prompt_tokens: int,
+        output_tokens: int,
+        cached_tokens: int,
     ) -> None:
         """The step is over. Raises KeyError the second time."""
         del self._tickets[ticket.step]
@@ -175,7 +189,9 @@ class Driver:
         return policy
 
     def change_policy(self, change: Mapping[str, Any]) -> dict[str, Any]:
-        """Puts the given fields over the policy in force; returns what is in force then. Raises PolicyRefused."""
+        """Puts the given fields over the policy in force; returns what is in force then. Raises
+        PolicyRefused.
+        """
         try:
             actions = self._core.set_policy(self._clock(), json.dumps(_laid_over(self.policy(), change)))
         except ValueError as error:
@@ -263,5 +279,7 @@ def _laid_over(base: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, 
     merged = dict(base)
     for name, value in change.items():
         below = merged.get(name)
-        merged[name] = _laid_over(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
+        merged[name] = (
+            _laid_over(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
+        )
     return merged

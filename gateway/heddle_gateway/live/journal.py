@@ -1,6 +1,7 @@
 """Writes the core's journal to a file, so that a run can be replayed decision by decision.
 
-Invariant: the file is only appended to, in the order of events; what could not be written is kept and tried again.
+Invariant: the file is only appended to, in the order of events; what could not be written is kept and tried
+again.
 """
 
 import asyncio

@@ -3,9 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
-from heddle_core import Dispatch, Reject
-
-Decision = Dispatch | Reject
+from heddle_gateway.live.decisions import Decision
 
 
 class Ticket:

@@ -1,8 +1,11 @@
-"""The live trajectories as the admin API lists them: the directory's entries with the core's view laid over them."""
+"""The live trajectories as the admin API lists them: the directory's entries with the core's view laid over
+them.
+"""
 
 from collections.abc import Callable, Collection, Sequence
 
 from heddle_contracts.admin import LiveTrajectory, Phase, TrajectoryKey
+
 from heddle_gateway.live.directory import Directory
 from heddle_gateway.live.driver import Driver
 

@@ -1,7 +1,7 @@
 """What is asked of the gateway itself: models, liveness, readiness, metrics.
 
-Invariants: ``/health`` touches nothing but this process, so a busy gateway is not killed by its probe; ``/ready``
-does not depend on the history database, since requests are served without it.
+Invariants: ``/health`` touches nothing but this process, so a busy gateway is not killed by its probe;
+``/ready`` does not depend on the history database, since requests are served without it.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,16 +1,17 @@
 """One HTTP/1.1 connection to a worker, as an asyncio protocol over httptools' parser.
 
-Why not a client library: a step must be cancellable *before* the response headers. pyreqwest 0.15.1 detaches its
-request there (the worker goes on generating); aiohttp and httpx cost three to ten times the time of a whole
-request of ours. Here leaving an exchange aborts the socket at once, and what had arrived is known exactly.
+Why not a client library: a step must be cancellable *before* the response headers. pyreqwest 0.15.1 detaches
+its request there (the worker goes on generating); aiohttp and httpx cost three to ten times the time of a
+whole request of ours. Here leaving an exchange aborts the socket at once, and what had arrived is known
+exactly.
 
-Invariants: one exchange at a time; a connection is reused only after a complete answer that allows it; whatever
-arrives outside an exchange closes it.
+Invariants: one exchange at a time; a connection is reused only after a complete answer that allows it;
+whatever arrives outside an exchange closes it.
 """
 
 import asyncio
 from collections.abc import Mapping
-from enum import Enum
+from enum import StrEnum
 from typing import Final, Protocol, cast
 
 import httptools
@@ -23,7 +24,7 @@ BUFFER_HIGH_WATER: Final = 256 * 1024
 MAX_HEADER_BYTES: Final = 128 * 1024
 
 
-class ConnectionState(Enum):
+class ConnectionState(StrEnum):
     """Where one connection stands."""
 
     OPENING = "opening"
@@ -101,7 +102,9 @@ class WorkerConnection(asyncio.Protocol):
     # ---------------------------------------------------------------- the exchange, for the caller
 
     def start(self, request: bytes, *, whole: bool) -> None:
-        """Writes a whole request (head and body). ``whole``: wake the caller once, when the answer is complete."""
+        """Writes a whole request (head and body). ``whole``: wake the caller once, when the answer is
+        complete.
+        """
         self._move(ConnectionState.WAITING)
         self._parser: _Parser = httptools.HttpResponseParser(self)
         self.status = 0
@@ -122,7 +125,11 @@ class WorkerConnection(asyncio.Protocol):
 
         Raises WorkerLost or WorkerSilent.
         """
-        wanted = (ConnectionState.COMPLETE,) if self._whole else (ConnectionState.ANSWERING, ConnectionState.COMPLETE)
+        wanted = (
+            (ConnectionState.COMPLETE,)
+            if self._whole
+            else (ConnectionState.ANSWERING, ConnectionState.COMPLETE)
+        )
         while self.state not in wanted:
             await self._wait()
 
@@ -282,7 +289,9 @@ class WorkerConnection(asyncio.Protocol):
             self._timer = self._loop.call_later(self._idle_timeout_s - silent, self._check_silence)
             return
         self._timer = None
-        self._fail(WorkerSilent(f"nothing arrived for {self._idle_timeout_s:g} s", answer_began=self.status != 0))
+        self._fail(
+            WorkerSilent(f"nothing arrived for {self._idle_timeout_s:g} s", answer_began=self.status != 0)
+        )
         assert self._transport is not None
         self._transport.abort()
 

@@ -1,6 +1,7 @@
 """What can go wrong between the gateway and a worker, one type per thing the caller must do about it.
 
-Invariant: every error says whether a byte of an answer had arrived, because only a step without one may be sent again.
+Invariant: every error says whether a byte of an answer had arrived, because only a step without one may be
+sent again.
 """
 
 

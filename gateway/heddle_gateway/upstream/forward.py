@@ -47,7 +47,7 @@ class Exchange:
         return await self._connection.read()
 
     async def read_rest(self, limit: int) -> bytes:
-        """What is left of the body, at most about ``limit`` bytes of it (the rest is aborted by ``close``)."""
+        """What is left of the body, about ``limit`` bytes at most (``close`` aborts the rest)."""
         parts: list[bytes] = []
         size = 0
         while size < limit and (part := await self._connection.read()):
@@ -71,7 +71,8 @@ class Upstream:
     ) -> Exchange:
         """POSTs ``body`` and waits for the response headers, or with ``whole`` for the complete answer.
 
-        ``headers`` are ready lines, each ended by CRLF. Raises an UpstreamError; cancelling closes the socket.
+        ``headers`` are ready lines, each ended by CRLF. Raises an UpstreamError; cancelling closes the
+        socket.
         """
         pool = self._pool(endpoint.base_url)
         key = endpoint.api_key

@@ -1,10 +1,11 @@
 """Which headers cross the gateway, in both directions.
 
-Invariant: the caller's credentials, anything that could command the engine (``x-override-*``) or pretend to come
-from the gateway (``x-heddle-*``), and hop-by-hop headers never reach a worker.
+Invariant: the caller's credentials, anything that could command the engine (``x-override-*``) or pretend to
+come from the gateway (``x-heddle-*``), and hop-by-hop headers never reach a worker.
 """
 
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Final
 
 # Known to be of use to an engine or to tracing. content-type is always sent, see forward_block.
@@ -61,8 +62,9 @@ _RESPONSE_DENIED: Final = frozenset(
 _RESPONSE_DENIED_PREFIXES: Final = (b"x-heddle-", b"access-control-")
 
 
+@lru_cache(maxsize=1024)
 def crosses_to_worker(name: bytes) -> bool:
-    """Whether a request header (lower case) of the client goes to the worker."""
+    """Whether a request header (lower case) of the client goes to the worker. Clients send few names."""
     if name in _REQUEST_ALLOWED:
         return True
     return (
@@ -73,7 +75,8 @@ def crosses_to_worker(name: bytes) -> bool:
 
 
 def forward_block(headers: Iterable[tuple[bytes, bytes]], request_id: bytes) -> bytes:
-    """The header lines for the worker: what crosses, then ours. Values come from a parser that refuses CR and LF.
+    """The header lines for the worker: what crosses, then ours. Values come from a parser that refuses CR
+    and LF.
 
     ``content-type`` is kept where it says JSON and is set otherwise: SGLang answers 415 without it.
     Connection-nominated headers (RFC 9110, 7.6.1) are hop-by-hop as well.
@@ -106,6 +109,7 @@ def forward_block(headers: Iterable[tuple[bytes, bytes]], request_id: bytes) -> 
     return b"".join(lines)
 
 
+@lru_cache(maxsize=1024)
 def crosses_to_client(name: bytes) -> bool:
     """Whether a response header (lower case) of the worker goes to the client."""
     return name not in _RESPONSE_DENIED and not name.startswith(_RESPONSE_DENIED_PREFIXES)

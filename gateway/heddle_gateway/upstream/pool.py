@@ -14,10 +14,11 @@ from urllib.parse import urlsplit
 from heddle_gateway.upstream.connection import ConnectionState, WorkerConnection
 from heddle_gateway.upstream.errors import WorkerLost, WorkerOverCommitted, WorkerUnreachable
 
-# A kept connection that dies this soon after a request went out, without one byte of an answer, was closed by the
-# worker at the same moment (its keep-alive ran out). Later than this the worker had the request.
+# A kept connection that dies this soon after a request went out, without one byte of an answer, was closed
+# by the worker at the same moment (its keep-alive ran out). Later than this the worker had the request.
 STALE_WINDOW_S: Final = 1.0
-# A host that vanished without a word is noticed by TCP itself; there is no other timeout on a long generation.
+# A host that vanished without a word is noticed by TCP itself; there is no other timeout on a long
+# generation.
 TCP_KEEPALIVE_IDLE_S: Final = 20
 TCP_KEEPALIVE_INTERVAL_S: Final = 5
 TCP_KEEPALIVE_PROBES: Final = 4
@@ -118,7 +119,9 @@ class WorkerPool:
 
     async def _connect(self, loop: asyncio.AbstractEventLoop) -> WorkerConnection:
         if len(self._busy) >= self._limits.max_connections:
-            raise WorkerOverCommitted(f"{len(self._busy)} connections to {self._host}:{self._port} are in use")
+            raise WorkerOverCommitted(
+                f"{len(self._busy)} connections to {self._host}:{self._port} are in use"
+            )
         try:
             async with asyncio.timeout(self._limits.connect_timeout_s):
                 transport, connection = await loop.create_connection(

@@ -15,7 +15,8 @@ async def test_the_body_reaches_the_worker_byte_for_byte_but_for_rid_and_priorit
 ) -> None:
     body = (
         b'{ "messages":[{"role":"user","content":"a\\u00e9\\ud83d\\ude00"}],\n\t"model": "test-model" ,'
-        b'"temperature":1.0,"return_token_ids":true,"unknown":{"z":1,"a":[1e400,null]}, "seed":12345678901234567890}'
+        b'"temperature":1.0,"return_token_ids":true,'
+        b'"unknown":{"z":1,"a":[1e400,null]}, "seed":12345678901234567890}'
     )
     answer = await gateway.client.post(
         "/v1/chat/completions", content=body, headers={"content-type": "application/json"}

@@ -22,7 +22,7 @@ class RawClient:
         host, port = gateway.url.removeprefix("http://").split(":")
         reader, writer = await asyncio.open_connection(host, int(port))
         data = json.dumps(body).encode()
-        head = f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(data)}\r\n\r\n"
+        head = f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: {len(data)}\r\n\r\n"
         writer.write(head.encode() + data)
         await writer.drain()
         return cls(reader, writer)
