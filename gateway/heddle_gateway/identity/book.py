@@ -26,8 +26,9 @@ from heddle_gateway.identity.conversation import (
     Turn,
     TurnState,
 )
+from heddle_gateway.identity.conversation_index import MAX_EVIDENCE, ConversationIndex, scoped_opening
 from heddle_gateway.identity.facts import Identity, RequestFacts
-from heddle_gateway.identity.fingerprint import MAX_EVIDENCE, ConversationIndex, history_of, scoped_opening
+from heddle_gateway.identity.fingerprint import history_of, match
 from heddle_gateway.identity.urls import split_path
 
 RETRY_COUNT: Final = "x-stainless-retry-count"
@@ -93,7 +94,7 @@ class TrajectoryBook:
             source, claim = tag.source, _place(known, scan, history, attempt)
         elif tag is not None:
             source, claim = tag.source, self._new(facts.tenant, tag.trajectory_id, scope, history)
-        elif (found := self._index.match(scan, scope, history, attempt)) is not None:
+        elif (found := match(self._index, scan, scope, history, attempt)) is not None:
             source, claim = found
         else:
             source = "anonymous" if history.unit == "opaque" else "history-new"
@@ -199,15 +200,16 @@ class TrajectoryBook:
         elif turn.state is TurnState.RUNNING and not turn.in_flight:
             turn.move(TurnState.BROKEN)
             turn.changed_at = now
-            begun = answer is not None and bool(answer.answer_hashes)
-            turn.repeat_marked = claim.attempt.would_be_repeated and not begun
+            turn.attempt = claim.attempt
+            turn.begun = answer is not None and bool(answer.answer_hashes)
 
     def _learn(self, claim: Claim, answer: Said) -> None:
         turn, conversation = claim.turn, claim.conversation
         if turn is None:
             return
         # Attempts at one turn may answer differently, and the client may go on with either.
-        turn.answers = tuple(dict.fromkeys((*answer.answer_hashes, *turn.answers)))[:MAX_ANSWERS]
+        if len(turn.answers) < MAX_ANSWERS:
+            turn.answers |= frozenset((*answer.answer_hashes, *answer.call_ids))
         unit = turn.history.unit
         if unit == "messages":
             if conversation.known:

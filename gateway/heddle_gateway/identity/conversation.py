@@ -43,10 +43,36 @@ class History:
     block: int
 
 
+class Attempt(Enum):
+    """What ``x-stainless-retry-count`` says of a request. The SDKs of OpenAI and Anthropic always send it;
+    they repeat what failed before its first byte, twice, and never a stream that broke off.
+    """
+
+    UNMARKED = "unmarked"
+    FIRST = "first"
+    REPEAT = "repeat"
+    LAST_REPEAT = "last repeat"
+
+    @property
+    def is_repeat(self) -> bool:
+        return self in (Attempt.REPEAT, Attempt.LAST_REPEAT)
+
+    @classmethod
+    def of(cls, count: str | None) -> "Attempt":
+        if count is None or not (count.isascii() and count.isdigit()):
+            return cls.UNMARKED
+        return (cls.FIRST, cls.REPEAT, cls.LAST_REPEAT)[min(int(count), SDK_REPEATS)]
+
+
+SDK_REPEATS: Final = 2
+"""How often the SDKs repeat by default."""
+
+
 @dataclass(slots=True, eq=False)
 class Turn:
-    """One step, told by its history. ``answers``: hashes of its choices. ``spans``: (length, hash) of their
-    text or tokens, in the text dialects. ``changed_at``: when it began or ended last, monotonic seconds.
+    """One step, told by its history. ``answers``: hashes of its choices and their call ids. ``spans``:
+    (length, hash) of their text or tokens, in the text dialects. ``changed_at``: when it began or ended
+    last, monotonic seconds.
     """
 
     history: History
@@ -54,9 +80,20 @@ class Turn:
     state: TurnState = TurnState.RUNNING
     in_flight: int = 0
     changed_at: float = 0.0
-    answers: tuple[int, ...] = ()
+    answers: frozenset[int] = frozenset()
     spans: tuple[tuple[int, int], ...] = ()
-    repeat_marked: bool = False
+    attempt: Attempt = Attempt.UNMARKED
+    begun: bool = False
+
+    @property
+    def may_be_marked(self) -> bool:
+        """Broken in a way that an SDK repeats by itself, and says so."""
+        return self.state is TurnState.BROKEN and not self.begun and self.attempt is not Attempt.UNMARKED
+
+    @property
+    def will_be_marked(self) -> bool:
+        """The same, and the SDK has not repeated as often as it does."""
+        return self.may_be_marked and self.attempt is not Attempt.LAST_REPEAT
 
     def move(self, state: TurnState) -> None:
         """Raises ValueError on a move that MOVES does not list."""
@@ -95,35 +132,6 @@ class Conversation:
     @property
     def turn(self) -> Turn:
         return self.turns[-1]
-
-
-class Attempt(Enum):
-    """What ``x-stainless-retry-count`` says of a request. The SDKs of OpenAI and Anthropic always send it; they repeat
-    what failed before its first byte, twice, and never a stream that broke off."""
-
-    UNMARKED = "unmarked"
-    FIRST = "first"
-    REPEAT = "repeat"
-    LAST_REPEAT = "last repeat"
-
-    @property
-    def is_repeat(self) -> bool:
-        return self in (Attempt.REPEAT, Attempt.LAST_REPEAT)
-
-    @property
-    def would_be_repeated(self) -> bool:
-        """If it fails before its first byte, the client's SDK sends it again, marked."""
-        return self in (Attempt.FIRST, Attempt.REPEAT)
-
-    @classmethod
-    def of(cls, count: str | None) -> "Attempt":
-        if count is None or not (count.isascii() and count.isdigit()):
-            return cls.UNMARKED
-        return (cls.FIRST, cls.REPEAT, cls.LAST_REPEAT)[min(int(count), SDK_REPEATS)]
-
-
-SDK_REPEATS: Final = 2
-"""How often the SDKs repeat by default."""
 
 
 class Kind(Enum):

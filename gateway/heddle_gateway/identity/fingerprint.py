@@ -1,42 +1,38 @@
 """Finds the conversation that an untagged request continues, from the hashes of its history.
 
-In order, within one tenant and model:
+The rules, in order, within one tenant and model. The first that fires decides; it names the source.
 
-1. a repeat that says so (``x-stainless-retry-count``): the same history as a known turn;
-2. exact extension: the history of a known last turn, then its answer, then more. Of several conversations
-   with that history (samples of one prompt) it is the one that gave this answer; if the client edited the
-   answer, one that waits;
-3. the same history as a turn that failed: a repeat. As a turn that is done, past the opening: sampled once
-   more;
-4. the known answer at its place, but another head: a system prompt that changes with every call;
-5. compaction or rollback: the same system prompt, and an answer or tool call known of one conversation, or
-   a line that starts as its last answer did (a summary put into a new message), or the opening of a single
-   one that waits.
+history-retry      the same history as a known turn, and the SDK says it tries again
+(``x-stainless-retry-count``) history            the history of a known last turn, then its answer, then
+more. Of several conversations with that history (samples of one prompt) it is the one that gave this answer
+history-retry      the same history as a turn that failed history-drifted    a last answer in its place,
+after another system prompt (some change with every call) history-rewritten  the same system prompt, and the
+last answer or a tool call of one conversation: compacted history-summary    a line that starts as a last
+answer did: compacted by the model's own summary history-retry      the same history as a turn that is done,
+past the opening: sampled once more history-rewritten  an earlier answer of one conversation: rolled back,
+or compacted further history-edited     a history that someone waits at, then an answer that nobody gave:
+the client changed it history-opening    the opening of a single conversation that waits, then something
+else: compacted without a trace history-new        none of these. A known opening alone is a new sample of
+the prompt, never the old conversation
 
-The same opening without any of these is a new sample of the prompt, never the old conversation.
-
-Invariants: the index holds of each known conversation its last turn, its opening and a bounded number of
-evidence keys, and nothing else; ``match`` changes nothing. Collisions of 64-bit hashes are accepted: they
-misplace one step.
+``match`` changes nothing.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from typing import Final
 
 from heddle_core import Scan
 
 from heddle_gateway.identity.conversation import Attempt, Claim, Conversation, History, Kind, Turn, TurnState
+from heddle_gateway.identity.conversation_index import MAX_SHARED, ConversationIndex
 
-# Evidence kept of one conversation: about the last four steps.
-MAX_EVIDENCE: Final = 8
 # Evidence of a request that is looked up, newest first.
 MAX_LOOKUPS: Final = 24
-# Conversations looked at under one key. More share it only when it is no evidence at all ("OK.").
-MAX_SHARED: Final = 64
-_UNIT_SALT: Final = {"messages": 0, "bytes": 0x9E3779B97F4A7C15, "tokens": 0xC2B2AE3D27D4EB4F, "opaque": 0}
-# Keeps block hashes apart from whole-prompt hashes.
-_BLOCKS: Final = 0x27D4EB2F165667C5
+# Openings are short: a system prompt and a task, or two.
+OPENING_LENGTHS: Final = 3
+
+Match = tuple[str, Claim]
 
 
 def history_of(scan: Scan) -> History:
@@ -50,228 +46,190 @@ def history_of(scan: Scan) -> History:
     return History(unit, length, scan.prefix_hash(length) or block, scan.head, block)
 
 
-class ConversationIndex:
-    """Known conversations by what their next request will show."""
-
-    def __init__(self) -> None:
-        self._by_history: dict[int, list[Conversation]] = {}
-        self._by_evidence: dict[int, list[Conversation]] = {}
-        self._by_anchor: dict[int, list[Conversation]] = {}
-        self._by_opening: dict[int, dict[Conversation, None]] = {}
-        # Text dialects: which lengths of known prompts end in a block, by the hash of all blocks before it.
-        self._lengths: dict[int, dict[int, int]] = {}
-
-    # ---------------------------------------------------------------- keeping it
-
-    def add(self, conversation: Conversation) -> None:
-        """Takes in a conversation at its first turn."""
-        if conversation.opening is not None:
-            self._by_opening.setdefault(conversation.opening, {})[conversation] = None
-        conversation.known = True
-        self.turn_begun(conversation)
-
-    def turn_begun(self, conversation: Conversation) -> None:
-        """Its last turn is another one now. Call ``turn_left`` before."""
-        history = conversation.turn.history
-        if history.unit == "opaque":
-            return
-        self._by_history.setdefault(_key(conversation.scope, history), []).append(conversation)
-        if history.unit != "messages":
-            lengths = self._lengths.setdefault(_block_key(conversation.scope, history), {})
-            lengths[history.length] = lengths.get(history.length, 0) + 1
-
-    def turn_left(self, conversation: Conversation) -> None:
-        """Its last turn is about to be replaced."""
-        history = conversation.turn.history
-        if history.unit == "opaque":
-            return
-        _take_out(self._by_history, _key(conversation.scope, history), conversation)
-        if history.unit != "messages":
-            key = _block_key(conversation.scope, history)
-            lengths = self._lengths[key]
-            lengths[history.length] -= 1
-            if not lengths[history.length]:
-                del lengths[history.length]
-            if not lengths:
-                del self._lengths[key]
-
-    def answered(self, conversation: Conversation, evidence: Iterable[int], anchors: Sequence[int]) -> None:
-        """Its last turn got an answer that shows these hashes."""
-        for number in evidence:
-            key = number ^ conversation.scope
-            if key not in conversation.evidence and _put_in(self._by_evidence, key, conversation):
-                conversation.evidence.append(key)
-        while len(conversation.evidence) > MAX_EVIDENCE:
-            _take_out(self._by_evidence, conversation.evidence.pop(0), conversation)
-        for key in conversation.anchors:
-            _take_out(self._by_anchor, key, conversation)
-        keys = (number ^ conversation.scope for number in dict.fromkeys(anchors))
-        conversation.anchors = tuple(key for key in keys if _put_in(self._by_anchor, key, conversation))
-
-    def remove(self, conversation: Conversation) -> None:
-        """Forgets all of it."""
-        self.turn_left(conversation)
-        for key in conversation.evidence:
-            _take_out(self._by_evidence, key, conversation)
-        for key in conversation.anchors:
-            _take_out(self._by_anchor, key, conversation)
-        if conversation.opening is not None:
-            members = self._by_opening[conversation.opening]
-            del members[conversation]
-            if not members:
-                del self._by_opening[conversation.opening]
-        conversation.known = False
-
-    def size(self) -> int:
-        """Keys held, for tests and metrics."""
-        tables = (self._by_history, self._by_evidence, self._by_anchor, self._by_opening, self._lengths)
-        return sum(len(table) for table in tables)
-
-    # ---------------------------------------------------------------- looking up
-
-    def match(self, scan: Scan, scope: int, history: History, attempt: Attempt) -> tuple[str, Claim] | None:
-        """(rule, claim), or None for a new conversation."""
-        if history.unit == "opaque":
-            return None
-        same = self._by_history.get(_key(scope, history), ())
-        if attempt.is_repeat and same:
-            return "history-retry", _repeat(_to_repeat(same), history)
-        if history.unit == "messages":
-            found = self._chat(scan, scope, history, same, attempt)
-        else:
-            found = self._prompt(scan, scope, history, same, attempt)
-        return found
-
-    def _chat(
-        self, scan: Scan, scope: int, history: History, same: Sequence[Conversation], attempt: Attempt
-    ) -> tuple[str, Claim] | None:
-        places = [place for place in scan.assistant_positions() if place]
-        chain = scan.chain()
-        hashes = scan.message_hashes()
-        for place in reversed(places):
-            candidates = self._by_history.get(scope ^ chain[place - 1], ())
-            exact = [known for known in candidates if hashes[place] in known.turn.answers]
-            if exact:
-                return "history", _claim(Kind.NEXT, min(exact, key=_changed), history)
-        if (again := _again(same, attempt)) is not None:
-            return "history-retry", _repeat(again, history)
-        shown = [hashes[place] for place in places[-MAX_LOOKUPS:]] + scan.call_ids()[-MAX_LOOKUPS:]
-        # Whose history comes right before the last answer shown.
-        before = self._by_history.get(scope ^ chain[places[-1] - 1], ()) if places else ()
-        found = self._by_evidence_shown(scope, history, hashes, shown, before)
-        if found is not None:
-            return found
-        if before:
-            return "history-edited", _claim(Kind.NEXT, min(before, key=_edited_order), history)
-        return self._by_summary(scan, scope, history, chain)
-
-    def _prompt(
-        self, scan: Scan, scope: int, history: History, same: Sequence[Conversation], attempt: Attempt
-    ) -> tuple[str, Claim] | None:
-        chain = scan.chain()
-        salt = scope ^ _UNIT_SALT[history.unit]
-        for blocks in range(len(chain), -1, -1):
-            lengths = self._lengths.get(salt ^ _BLOCKS ^ (chain[blocks - 1] if blocks else 0))
-            for length in sorted(lengths or (), reverse=True):
-                if length >= history.length:
-                    continue
-                prefix = scan.prefix_hash(length)
-                candidates = () if prefix is None else self._by_history.get(salt ^ prefix, ())
-                exact = [known for known in candidates if _continues(scan, known.turn)]
-                if exact:
-                    return "history", _claim(Kind.NEXT, min(exact, key=_changed), history)
-        if (again := _again(same, attempt)) is not None:
-            return "history-retry", _repeat(again, history)
+def match(
+    index: ConversationIndex, scan: Scan, scope: int, history: History, attempt: Attempt
+) -> Match | None:
+    """(rule, claim); None for a new conversation."""
+    if history.unit == "opaque":
         return None
-
-    def _by_evidence_shown(
-        self,
-        scope: int,
-        history: History,
-        hashes: list[int],
-        shown: list[int],
-        before: Sequence[Conversation],
-    ) -> tuple[str, Claim] | None:
-        holders = [holder for number in reversed(shown) if (holder := self._by_evidence.get(number ^ scope))]
-        for holder in holders:
-            for known in holder:
-                at = known.turn.history
-                if (
-                    at.unit == "messages"
-                    and at.length < history.length
-                    and hashes[at.length] in known.turn.answers
-                ):
-                    return "history-drifted", _claim(Kind.NEXT, known, history)
-        sole = _sole(
-            [[known for known in holder if known.turn.history.head == history.head] for holder in holders]
-        )
-        if sole is None:
-            return None
-        if sole in before:
-            return "history-edited", _claim(Kind.NEXT, sole, history)
-        return "history-rewritten", _claim(Kind.REWRITTEN, sole, history)
-
-    def _by_summary(
-        self, scan: Scan, scope: int, history: History, chain: list[int]
-    ) -> tuple[str, Claim] | None:
-        if chain[-1] ^ scope in self._by_opening:
-            # A sample of a known prompt, whatever a sibling's answer quotes of it.
-            return None
-        anchored: dict[Conversation, None] = {}
-        for number in scan.anchors() if self._by_anchor else ():
-            for known in self._by_anchor.get(number ^ scope, ()):
-                if known.turn.history.head == history.head and _waits(known):
-                    anchored[known] = None
-        if anchored:
-            return "history-summary", _claim(Kind.REWRITTEN, min(anchored, key=_changed), history)
-        return self._same_opening(scope, history, chain)
-
-    def _same_opening(self, scope: int, history: History, chain: list[int]) -> tuple[str, Claim] | None:
-        # Openings are short: a system prompt and a task.
-        for opening in reversed(chain[1:3] if len(chain) > 3 else chain[1:-1]):
-            members = self._by_opening.get(opening ^ scope)
-            if members:
-                waiting = [known for known in islice(reversed(members), MAX_SHARED) if _waits(known)]
-                if len(waiting) == 1:
-                    return "history-opening", _claim(Kind.REWRITTEN, waiting[0], history)
-                return None
-        return None
+    same = index.at(scope, history)
+    if attempt.is_repeat and same:
+        return _repeat(_marked_repeat(same), history)
+    if history.unit != "messages":
+        return _prompt(index, scan, scope, history, same, attempt)
+    return _chat(_Request(index, scan, scope, history), same, attempt)
 
 
-def scoped_opening(scope: int, history: History) -> int | None:
-    """The number of an opening within its scope; None where there is nothing to recognise it by."""
-    return None if history.unit == "opaque" else _key(scope, history)
+class _Request:
+    """What a chat request shows, and who shares it."""
+
+    __slots__ = (
+        "before",
+        "chain",
+        "hashes",
+        "history",
+        "index",
+        "openings",
+        "places",
+        "scan",
+        "scope",
+        "shown",
+    )
+
+    def __init__(self, index: ConversationIndex, scan: Scan, scope: int, history: History) -> None:
+        self.index = index
+        self.scan = scan
+        self.scope = scope
+        self.history = history
+        self.chain = scan.chain()
+        self.hashes = scan.message_hashes()
+        # Where answers stand, but for a first message of the assistant's.
+        self.places = [place for place in scan.assistant_positions() if place]
+        # Whose history comes right before the last answer.
+        self.before: Sequence[Conversation] = ()
+        if self.places:
+            self.before = index.at_prefix(scope, history, self.chain[self.places[-1] - 1])
+        # Openings that this history, being longer, may have begun with.
+        self.openings = {scope ^ link for link in self.chain[: min(OPENING_LENGTHS, len(self.chain) - 1)]}
+        self.shown: list[int] = []
 
 
-def _key(scope: int, history: History) -> int:
-    return scope ^ _UNIT_SALT[history.unit] ^ history.hash
+def _chat(request: _Request, same: Sequence[Conversation], attempt: Attempt) -> Match | None:
+    history = request.history
+    if request.before:
+        last = request.hashes[request.places[-1]]
+        exact = [known for known in request.before if last in known.turn.answers]
+        if exact:
+            return "history", Claim(Kind.NEXT, min(exact, key=_changed), history)
+    if (failed := _failed(same, attempt)) is not None:
+        return _repeat(failed, history)
+    return _by_evidence(request, same)
 
 
-def _block_key(scope: int, history: History) -> int:
-    return scope ^ _UNIT_SALT[history.unit] ^ _BLOCKS ^ history.block
+def _by_evidence(request: _Request, same: Sequence[Conversation]) -> Match | None:
+    history = request.history
+    request.shown = [request.hashes[place] for place in request.places[-MAX_LOOKUPS:]]
+    request.shown += request.scan.call_ids()[-MAX_LOOKUPS:]
+    holders = [request.index.with_evidence(request.scope, number) for number in reversed(request.shown)]
+    placed = [known for holder in holders for known in holder if _in_place(known.turn, request)]
+    if placed:
+        return "history-drifted", Claim(Kind.NEXT, min(placed, key=_changed), history)
+    sole = _sole(holders, request)
+    if sole is not None and sole in request.before:
+        return "history-edited", Claim(Kind.NEXT, sole, history)
+    if sole is not None and not sole.turn.answers.isdisjoint(request.shown):
+        return "history-rewritten", Claim(Kind.REWRITTEN, sole, history)
+    if (summed_up := _summed_up(request)) is not None:
+        return "history-summary", Claim(Kind.REWRITTEN, summed_up, history)
+    later = [known for known in same if known.turn.step and _waits(known)]
+    if later:
+        return _repeat(max(later, key=_changed), history)
+    if sole is not None:
+        return "history-rewritten", Claim(Kind.REWRITTEN, sole, history)
+    if request.before:
+        return "history-edited", Claim(Kind.NEXT, min(request.before, key=_edited_order), history)
+    if (single := _single_waiting(request)) is not None:
+        return "history-opening", Claim(Kind.REWRITTEN, single, history)
+    return None
 
 
-def _put_in(table: dict[int, list[Conversation]], key: int, conversation: Conversation) -> bool:
-    holder = table.setdefault(key, [])
-    if len(holder) >= MAX_SHARED:
+def _in_place(turn: Turn, request: _Request) -> bool:
+    """Whether the turn's answer stands where it belongs: after its own history, or after one of the same
+    length with another system prompt.
+    """
+    at = turn.history
+    if at.unit != "messages" or at.length >= request.history.length:
         return False
-    holder.append(conversation)
-    return True
+    if request.hashes[at.length] not in turn.answers:
+        return False
+    return at.head != request.history.head or request.chain[at.length - 1] == at.hash
 
 
-def _take_out(table: dict[int, list[Conversation]], key: int, conversation: Conversation) -> None:
-    holder = table[key]
-    holder.remove(conversation)
-    if not holder:
-        del table[key]
+def _sole(holders: list[Sequence[Conversation]], request: _Request) -> Conversation | None:
+    """The conversation with the same system prompt that the evidence points at: the first that is alone in
+    holding a piece; else, of those that hold most pieces, the one with this task whose last answer is shown
+    and that waits.
+    """
+    votes: dict[Conversation, int] = {}
+    for holder in holders:
+        matching = [known for known in holder if known.turn.history.head == request.history.head]
+        if len(matching) == 1:
+            return matching[0]
+        for known in matching:
+            votes[known] = votes.get(known, 0) + 1
+    if not votes:
+        return None
+    most = max(votes.values())
+
+    def order(known: Conversation) -> tuple[bool, bool, bool, float]:
+        turn = known.turn
+        answer_shown = not turn.answers.isdisjoint(request.shown)
+        return known.opening not in request.openings, not answer_shown, not _waits(known), turn.changed_at
+
+    return min((known for known, count in votes.items() if count == most), key=order)
 
 
-def _claim(kind: Kind, conversation: Conversation, history: History) -> Claim:
-    return Claim(kind, conversation, history)
+def _summed_up(request: _Request) -> Conversation | None:
+    index, scope = request.index, request.scope
+    if index.with_opening(request.chain[-1] ^ scope) or not index.has_anchors:
+        # A sample of a known prompt, whatever a sibling's answer quotes of it.
+        return None
+    found = [
+        known
+        for number in request.scan.anchors()
+        for known in index.with_anchor(scope, number)
+        if known.turn.history.head == request.history.head and _waits(known)
+    ]
+    return min(
+        found, key=lambda known: (known.opening not in request.openings, known.turn.changed_at), default=None
+    )
 
 
-def _repeat(conversation: Conversation, history: History) -> Claim:
-    return Claim(Kind.REPEAT, conversation, history, conversation.turn)
+def _single_waiting(request: _Request) -> Conversation | None:
+    # A system prompt alone is the opening of nobody.
+    for link in request.chain[1 : min(OPENING_LENGTHS, len(request.chain) - 1)]:
+        members = request.index.with_opening(link ^ request.scope)
+        waiting = [known for known in islice(reversed(members), MAX_SHARED) if _waits(known)]
+        if len(waiting) == 1:
+            return waiting[0]
+    return None
+
+
+def _prompt(
+    index: ConversationIndex,
+    scan: Scan,
+    scope: int,
+    history: History,
+    same: Sequence[Conversation],
+    attempt: Attempt,
+) -> Match | None:
+    chain = scan.chain()
+    for blocks in range(len(chain), -1, -1):
+        lengths = index.lengths_after(scope, history, chain[blocks - 1] if blocks else 0)
+        for length in sorted(lengths, reverse=True):
+            prefix = scan.prefix_hash(length) if length < history.length else None
+            if prefix is None:
+                continue
+            candidates = index.at_prefix(scope, history, prefix)
+            exact = [known for known in candidates if _continues(scan, known.turn)]
+            if exact:
+                return "history", Claim(Kind.NEXT, min(exact, key=_changed), history)
+    if (failed := _failed(same, attempt)) is not None:
+        return _repeat(failed, history)
+    later = [known for known in same if known.turn.step and _waits(known)]
+    return _repeat(max(later, key=_changed), history) if later else None
+
+
+def _continues(scan: Scan, turn: Turn) -> bool:
+    """Whether the prompt goes on with the turn's answer. Where its tokens are not known, with anything."""
+    if not turn.spans:
+        return turn.state is TurnState.DONE and turn.history.unit == "tokens"
+    start = turn.history.length
+    return any(scan.span_hash(start, length) == number for length, number in turn.spans)
+
+
+def _repeat(conversation: Conversation, history: History) -> Match:
+    return "history-retry", Claim(Kind.REPEAT, conversation, history, conversation.turn)
 
 
 def _changed(conversation: Conversation) -> float:
@@ -293,63 +251,34 @@ def _edited_order(conversation: Conversation) -> tuple[int, float]:
     return _EDITED[conversation.turn.state], conversation.turn.changed_at
 
 
-def _to_repeat(same: Sequence[Conversation]) -> Conversation:
-    """Whose turn a marked repeat means: a failed one that is to be repeated so, the oldest; then one that runs (the
-    client gave up before we saw it leave); then the one done last (its answer was lost on the way)."""
+def _marked_repeat(same: Sequence[Conversation]) -> Conversation:
+    """Whose turn a marked repeat means: a failed one that an SDK repeats, the oldest; then one that runs
+    (the client gave up before we saw it leave); then the one done last (its answer was lost on the way).
+    """
 
     def order(conversation: Conversation) -> tuple[int, float]:
         turn = conversation.turn
-        if turn.state is TurnState.BROKEN:
-            return (0 if turn.repeat_marked else 3), turn.changed_at
+        if turn.may_be_marked:
+            return 0, turn.changed_at
         if turn.state is TurnState.RUNNING:
             return 1, turn.changed_at
-        return 2, -turn.changed_at
+        if turn.state is TurnState.DONE:
+            return 2, -turn.changed_at
+        return 3, turn.changed_at
 
     return min(same, key=order)
 
 
-def _again(same: Sequence[Conversation], attempt: Attempt) -> Conversation | None:
-    """Whose turn the same history means without a word from the client; None for a new sample.
+def _failed(same: Sequence[Conversation], attempt: Attempt) -> Conversation | None:
+    """Whose failed turn the same history repeats without a mark: one that no SDK will repeat comes first.
 
-    A first attempt at an opening is not the repeat of one that its own SDK is going to mark as such.
+    A first attempt at an opening is not the repeat of one that its own SDK is going to mark: it is a new
+    sample.
     """
-    broken = [
+    failed = [
         known
         for known in same
         if known.turn.state is TurnState.BROKEN
-        and not (attempt is Attempt.FIRST and known.turn.repeat_marked and not known.turn.step)
+        and not (attempt is Attempt.FIRST and known.turn.will_be_marked and not known.turn.step)
     ]
-    if broken:
-        return min(broken, key=lambda known: (known.turn.repeat_marked, known.turn.changed_at))
-    later = [known for known in same if known.turn.step and _waits(known)]
-    return max(later, key=_changed) if later else None
-
-
-def _continues(scan: Scan, turn: Turn) -> bool:
-    """Whether the prompt goes on with the turn's answer. Where the answer's tokens are not known, with
-    anything.
-    """
-    if turn.state is TurnState.RUNNING:
-        return False
-    if not turn.spans:
-        return turn.state is TurnState.DONE and turn.history.unit == "tokens"
-    start = turn.history.length
-    return any(scan.span_hash(start, length) == number for length, number in turn.spans)
-
-
-def _sole(holders: list[list[Conversation]]) -> Conversation | None:
-    """The conversation the evidence points at: the first that is alone in holding a piece, else the one
-    that holds most of them, if it is one.
-    """
-    votes: dict[Conversation, int] = {}
-    for holder in holders:
-        if len(holder) == 1:
-            return holder[0]
-        for known in holder:
-            votes[known] = votes.get(known, 0) + 1
-    if not votes:
-        return None
-    most = max(votes.values())
-    leaders = [known for known, count in votes.items() if count == most]
-    waiting = [known for known in leaders if _waits(known)] or leaders
-    return min(waiting, key=_changed)
+    return min(failed, key=lambda known: (known.turn.will_be_marked, known.turn.changed_at), default=None)

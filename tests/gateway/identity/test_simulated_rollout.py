@@ -1,10 +1,11 @@
-"""A GRPO rollout of untagged agents against the book: 6 prompts, 16 samples each, everything that happens at once.
+"""A GRPO rollout of untagged agents against the book: 6 prompts, 16 samples each, everything that happens
+at once.
 
-Requests, endings and retries interleave at random in virtual time. Two forms: with answers that differ between samples
-every request must find its own agent's trajectory, from its first answer on (before it, samples of a prompt show
-nothing that tells them apart, and failed attempts may change places); with answers that siblings share word for word,
-agents with equal histories are interchangeable, so only the numbers must be right: as many trajectories as agents,
-each request the right step.
+Requests, endings and retries interleave at random in virtual time. Two forms: with answers that differ
+between samples every request must find its own agent's trajectory, from its first answer on (before it,
+samples of a prompt show nothing that tells them apart, and failed attempts may change places); with answers
+that siblings share word for word, agents with equal histories are interchangeable, so only the numbers must
+be right: as many trajectories as agents, each request the right step.
 """
 
 import heapq
@@ -32,7 +33,10 @@ class Agent:
         self.distinct = distinct
         self.tools = tools
         self.steps = dice.randint(1, 8)
-        self.compact_at = dice.choice([None, None, 3, 4, 5])
+        # Word-identical siblings must compact alike, or their next histories show things that no one can
+        # tell.
+        planner = dice if distinct else random.Random(number % PROMPTS)
+        self.compact_at = planner.choice([None, None, 3, 4, 5])
         self.history = [chat.system(SYSTEM), chat.user(f"Task {number % PROMPTS}: mend the parser.")]
         self.step = 0
         self.segment = 0
@@ -123,7 +127,8 @@ class Rollout:
             self.begun.add(agent.number)
             assert who.step == agent.step, (who, agent.number)
             assert who.segment == agent.segment, (who, agent.number)
-            assert who.retry_of_step == (repeats > 0), (who, agent.number)
+            if marked or self.distinct:
+                assert who.retry_of_step == (repeats > 0), (who, agent.number)
             yield self.dice.random() * 2
             fate = self.dice.random()
             answer = agent.answer()
@@ -133,14 +138,14 @@ class Rollout:
                 self.caller.break_off(who, self.dice.choice(FAILURES))
                 marked += 1
             elif fate < 0.15 and self.all_siblings_begun(agent):
-                # A broken stream is repeated by the agent itself, unmarked. Before all samples have begun nobody could
-                # tell such a repeat from a new sample of the prompt.
+                # A broken stream is repeated by the agent itself, unmarked. Before all samples have begun
+                # nobody could tell such a repeat from a new sample of the prompt.
                 half = agent.chat.says((answer["content"] or "")[:9])
                 self.caller.answer(who, half, outcome=self.dice.choice(FAILURES))
                 marked = 0
-            elif fate < 0.2 and (agent.step or not self.distinct):
-                # Done, but the answer was lost on its way to the client. (Of an opening, any sibling that runs may be
-                # meant by the repeat.)
+            elif fate < 0.2 and agent.step and self.distinct:
+                # Done, but the answer was lost on its way to the client. (Where siblings show the same history, any
+                # of them may be meant by the repeat.)
                 self.caller.answer(who, answer)
                 marked += 1
             else:
