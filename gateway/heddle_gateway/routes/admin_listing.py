@@ -9,9 +9,9 @@ import asyncio
 import base64
 import binascii
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from heapq import merge, nsmallest
+from heapq import nsmallest
 from http import HTTPStatus
 from typing import Protocol
 
@@ -28,8 +28,9 @@ from heddle_contracts.admin import (
 
 from heddle_gateway.routes.admin_problem import AdminProblem
 
-# Directory entries looked at before the event loop gets its turn: about a millisecond.
-LOOKS_PER_TURN = 500
+# Directory entries compared, and views taken, before the event loop gets its turn: about a millisecond each.
+ENTRIES_PER_TURN = 1000
+VIEWS_PER_TURN = 100
 # Phases that a trajectory without a live view can be in.
 HISTORIC = frozenset({Phase.FINISHED, Phase.EXPIRED, Phase.DORMANT})
 
@@ -37,12 +38,34 @@ Position = tuple[float, str, str]
 """(value of the sort key, trajectory id, tenant)."""
 
 
+class LiveEntry(Protocol):
+    """What the directory itself holds of a trajectory (see `live.directory`); the core is not asked."""
+
+    @property
+    def tenant(self) -> str: ...
+    @property
+    def trajectory_id(self) -> str: ...
+    @property
+    def group_id(self) -> str | None: ...
+    @property
+    def source(self) -> str: ...
+    @property
+    def model(self) -> str | None: ...
+    @property
+    def started_at(self) -> float: ...
+    @property
+    def last_seen_at(self) -> float: ...
+    @property
+    def step(self) -> int: ...
+
+
 class LiveTrajectories(Protocol):
     """The trajectories the gateway holds now."""
 
-    def keys(self) -> Collection[TrajectoryKey]:
-        """A snapshot: what comes or goes later does not change it."""
+    def entries(self) -> Sequence[LiveEntry]:
+        """A snapshot of which there are; the entries themselves go on changing."""
 
+    def holds(self, key: TrajectoryKey) -> bool: ...
     def view(self, key: TrajectoryKey) -> LiveTrajectory | None:
         """None for one that is not held (any more)."""
 
@@ -109,17 +132,27 @@ def overlaid(live: LiveTrajectory, totals: TrajectorySummary | None) -> Trajecto
     return base.model_copy(update={name: getattr(live, name) for name in facts} | {"ended_at": None})
 
 
-def _matches(live: LiveTrajectory, wanted: TrajectoryFilter) -> bool:
+def _may_match(entry: LiveEntry, wanted: TrajectoryFilter) -> bool:
+    """The filter as far as the directory can tell."""
     return (
-        wanted.phase in (None, live.phase)
-        and wanted.model in (None, live.model)
-        and wanted.worker in (None, live.worker)
-        and wanted.group in (None, live.group_id)
-        and wanted.source in (None, live.source)
-        and wanted.tenant in (None, live.tenant)
-        and (wanted.since is None or live.last_seen >= wanted.since)
-        and live.trajectory_id.startswith(wanted.prefix or "")
+        wanted.model in (None, entry.model)
+        and wanted.group in (None, entry.group_id)
+        and wanted.source in (None, entry.source)
+        and wanted.tenant in (None, entry.tenant)
+        and (wanted.since is None or entry.last_seen_at >= wanted.since)
+        and entry.trajectory_id.startswith(wanted.prefix or "")
     )
+
+
+def _matches(live: LiveTrajectory, wanted: TrajectoryFilter) -> bool:
+    """The rest of the filter, which the core knows."""
+    return wanted.phase in (None, live.phase) and wanted.worker in (None, live.worker)
+
+
+def _entry_place(entry: LiveEntry, sort: TrajectorySort) -> _Place:
+    values = {"last_seen": entry.last_seen_at, "first_seen": entry.started_at, "steps": entry.step + 1}
+    value = values[sort.field]
+    return _Place(-value if sort.descending else value, entry.trajectory_id, entry.tenant)
 
 
 async def list_trajectories(
@@ -132,42 +165,55 @@ async def list_trajectories(
 ) -> TrajectoryPage:
     """A page of at most ``limit`` trajectories. Raises AdminProblem (cursor), StoreError (history away)."""
     after = read_cursor(cursor, sort) if cursor else None
-    held = frozenset(live.keys())
-    first = await _live_page(live, held, wanted, sort, after, limit + 1)
     second: list[TrajectorySummary] = []
     if wanted.phase is None or wanted.phase in HISTORIC:
-        second = await _history_page(history, held, wanted, sort, after, limit + 1)
+        second = await _history_page(live, history, wanted, sort, after, limit + 1)
+    first = await _live_page(live, wanted, sort, after, limit + 1)
     totals = await history.totals([TrajectoryKey(one.tenant, one.trajectory_id) for one in first])
     shown = [overlaid(one, totals.get(TrajectoryKey(one.tenant, one.trajectory_id))) for one in first]
-    merged = list(merge(shown, second, key=lambda one: _place(one, sort)))
-    items = merged[:limit]
+    # By key: one that came to life between the two looks is in both, and its live view counts.
+    both = {one.key: one for one in (*second, *shown)}
+    page = sorted(both.values(), key=lambda one: _place(one, sort))
+    items = page[:limit]
     return TrajectoryPage(
-        items=items, next_cursor=write_cursor(items[-1], sort) if len(merged) > limit else None
+        items=items, next_cursor=write_cursor(items[-1], sort) if len(page) > limit else None
     )
 
 
 async def _live_page(
     live: LiveTrajectories,
-    held: Collection[TrajectoryKey],
     wanted: TrajectoryFilter,
     sort: TrajectorySort,
     after: Position | None,
     limit: int,
 ) -> list[LiveTrajectory]:
-    found = []
+    """The first ``limit`` held ones beyond ``after``; the core is asked of as few as possible."""
     beyond = _Place(-after[0] if sort.descending else after[0], after[1], after[2]) if after else None
-    for looked, key in enumerate(held):
-        if looked % LOOKS_PER_TURN == LOOKS_PER_TURN - 1:
+    candidates: list[tuple[_Place, TrajectoryKey]] = []
+    for looked, entry in enumerate(live.entries()):
+        if looked % ENTRIES_PER_TURN == ENTRIES_PER_TURN - 1:
+            await asyncio.sleep(0)
+        if _may_match(entry, wanted):
+            place = _entry_place(entry, sort)
+            if beyond is None or place > beyond:
+                candidates.append((place, TrajectoryKey(entry.tenant, entry.trajectory_id)))
+    if wanted.phase is None and wanted.worker is None:
+        candidates = nsmallest(limit, candidates)
+    found = []
+    for looked, (_, key) in enumerate(sorted(candidates)):
+        if looked % VIEWS_PER_TURN == VIEWS_PER_TURN - 1:
             await asyncio.sleep(0)
         one = live.view(key)
-        if one is not None and _matches(one, wanted) and (beyond is None or _place(one, sort) > beyond):
+        if one is not None and _matches(one, wanted):
             found.append(one)
-    return nsmallest(limit, found, key=lambda one: _place(one, sort))
+            if len(found) == limit:
+                break
+    return found
 
 
 async def _history_page(
+    live: LiveTrajectories,
     history: TrajectoryHistory,
-    held: Collection[TrajectoryKey],
     wanted: TrajectoryFilter,
     sort: TrajectorySort,
     after: Position | None,
@@ -179,10 +225,10 @@ async def _history_page(
     size = limit
     while len(found) < limit:
         rows = await history.page(wanted, sort, after, size)
-        found += [row for row in rows if row.key not in held]
+        found += [row for row in rows if not live.holds(row.key)]
         if len(rows) < size:
             break
         last = rows[-1]
         after = (getattr(last, sort.field), last.trajectory_id, last.tenant)
-        size = min(2 * size, 2000)
+        size = min(2 * size, 500)
     return found[:limit]

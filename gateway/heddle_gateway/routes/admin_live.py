@@ -2,12 +2,13 @@
 them.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 
 from heddle_contracts.admin import LiveTrajectory, Phase, TrajectoryKey
 
 from heddle_gateway.live.directory import Directory
 from heddle_gateway.live.driver import Driver
+from heddle_gateway.routes.admin_listing import LiveEntry
 
 
 class LiveListing:
@@ -18,9 +19,12 @@ class LiveListing:
         self._directory: Directory = driver.directory
         self._worker_name = worker_name
 
-    def keys(self) -> Collection[TrajectoryKey]:
-        """A snapshot: what comes or goes later does not change it."""
-        return [TrajectoryKey(live.tenant, live.trajectory_id) for live in self._directory]
+    def entries(self) -> Sequence[LiveEntry]:
+        """A snapshot of which there are; the entries themselves go on changing."""
+        return list(self._directory)
+
+    def holds(self, key: TrajectoryKey) -> bool:
+        return self._directory.find(key.trajectory_id, key.tenant) is not None
 
     def named(self, trajectory_id: str) -> Sequence[TrajectoryKey]:
         """One per tenant that uses this id now."""

@@ -29,9 +29,14 @@ class StoreError(Exception):
 def history_url(location: str) -> URL:
     """A SQLAlchemy URL with an async driver from a URL or a plain file name.
 
-    Raises ValueError for a database that is neither SQLite nor PostgreSQL.
+    Raises ValueError for what is neither, or names a database that is neither SQLite nor PostgreSQL.
     """
-    url = make_url(location) if "://" in location else URL.create("sqlite", database=location)
+    if not location:
+        raise ValueError("no history database is named: give a file, or a URL of sqlite or postgresql")
+    try:
+        url = make_url(location) if "://" in location else URL.create("sqlite", database=location)
+    except exc.ArgumentError as error:
+        raise ValueError(f"{location!r} is not a database URL") from error
     match url.get_backend_name():
         case "sqlite":
             return url.set(drivername="sqlite+aiosqlite")
@@ -58,16 +63,29 @@ def _begin(connection: Connection) -> None:
 
 
 def open_engine(location: str) -> AsyncEngine:
-    """The engine for ``location``; makes a SQLite file's folder. Connects at first use, not here."""
+    """The engine for ``location``; makes a SQLite file's folder. Connects at first use, not here.
+
+    Raises ValueError for a location that cannot be: see `history_url`, a folder that cannot be made, a driver
+    that is not installed.
+    """
     url = history_url(location)
     if url.get_backend_name() == "sqlite":
         if url.database and url.database != ":memory:":
-            Path(url.database).parent.mkdir(parents=True, exist_ok=True)
+            folder = Path(url.database).parent
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise ValueError(
+                    f"cannot make {folder} for the history database: {error.strerror}"
+                ) from error
         engine = create_async_engine(url)
         event.listen(engine.sync_engine, "connect", _prepare_sqlite)
         event.listen(engine.sync_engine, "begin", _begin)
         return engine
-    return create_async_engine(url, pool_pre_ping=True)
+    try:
+        return create_async_engine(url, pool_pre_ping=True)
+    except (ImportError, exc.NoSuchModuleError) as error:
+        raise ValueError(f"the driver of {url.drivername} is not installed: {error}") from error
 
 
 def is_refusal(fault: Exception) -> bool:

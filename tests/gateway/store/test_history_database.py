@@ -114,9 +114,26 @@ async def test_a_database_of_a_newer_build_is_refused_by_name(engine: AsyncEngin
         await schema.upgrade(engine)
 
 
-def test_other_databases_are_refused_with_what_is_known() -> None:
-    with pytest.raises(ValueError, match="sqlite or postgresql"):
-        history_url("mysql://localhost/heddle")
+@pytest.mark.parametrize(
+    ("location", "said"),
+    [
+        ("mysql://localhost/heddle", "sqlite or postgresql"),
+        ("", "no history database"),
+        ("://", "not a database URL"),
+        ("postgresql+nosuchdriver://localhost/heddle", "not installed"),
+        ("/proc/nowhere/history.db", "cannot make /proc/nowhere"),
+    ],
+)
+def test_a_location_that_cannot_be_is_explained(location: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        open_engine(location)
+
+
+def test_urls_get_the_driver_that_waits_without_blocking() -> None:
+    assert history_url("sqlite:///x.db").drivername == "sqlite+aiosqlite"
+    assert history_url("postgresql://db/heddle").drivername == "postgresql+asyncpg"
+    assert history_url("postgresql+psycopg://db/heddle").drivername == "postgresql+psycopg"
+    assert history_url("data/x.db").database == "data/x.db"
 
 
 async def test_a_step_is_read_as_it_was_written(engine: AsyncEngine) -> None:
