@@ -11,7 +11,7 @@ from sqlalchemy import Connection, MetaData
 
 
 def target_metadata() -> MetaData:
-    given = context.config.attributes.get("target_metadata")
+    given: MetaData | None = context.config.attributes.get("target_metadata")
     if given is not None:
         return given
     from heddle_gateway.store.tables import metadata
