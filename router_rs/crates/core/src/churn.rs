@@ -25,7 +25,7 @@ impl Core {
             return bad("degree", "must be at least 1");
         }
         let mut orphans = Vec::new();
-        match self.workers.get_mut(&up.worker) {
+        match self.workers.get_mut(up.worker) {
             Some(known) if up.generation < known.generation => {
                 self.counters.stale_events += 1;
                 return Ok(());
@@ -41,10 +41,10 @@ impl Core {
                     orphans = self.end_life(up.worker);
                 }
                 self.lives += 1;
-                self.workers.insert(up.worker, Worker::new(up, self.lives));
+                self.workers.insert(Worker::new(up, self.lives));
             }
         }
-        self.order_by_degree();
+        self.workers.refresh();
         self.touched.push(up.worker);
         for step in orphans {
             self.place(step);
@@ -64,7 +64,8 @@ impl Core {
             return;
         }
         worker.state = WorkerState::Draining;
-        if self.usable_state() == WorkerState::Active {
+        self.workers.refresh();
+        if self.workers.usable_state() == WorkerState::Active {
             self.replace_queue(id);
         }
     }
@@ -77,7 +78,7 @@ impl Core {
             return;
         }
         let orphans = self.end_life(id);
-        self.order_by_degree();
+        self.workers.refresh();
         for step in orphans {
             self.place(step);
         }
@@ -88,7 +89,7 @@ impl Core {
             return;
         }
         self.worker_down(id, generation);
-        self.workers.remove(&id);
+        self.workers.remove(id);
         self.memory.prefixes.remove_worker(id);
     }
 
@@ -110,19 +111,19 @@ impl Core {
     fn current(&mut self, id: WorkerId, generation: u64) -> Option<&mut Worker> {
         if self
             .workers
-            .get(&id)
+            .get(id)
             .is_none_or(|worker| worker.generation != generation)
         {
             self.counters.stale_events += 1;
             return None;
         }
-        self.workers.get_mut(&id)
+        self.workers.get_mut(id)
     }
 
     /// Ends the life of a worker: its attempts are withdrawn, its trajectories have no home any more. Its queue is
     /// handed back, to be placed anew.
     fn end_life(&mut self, id: WorkerId) -> Vec<StepId> {
-        let Some(worker) = self.workers.get_mut(&id) else {
+        let Some(worker) = self.workers.get_mut(id) else {
             return Vec::new();
         };
         let generation = worker.generation;
@@ -162,22 +163,5 @@ impl Core {
             });
         }
         queue
-    }
-
-    fn order_by_degree(&mut self) {
-        self.by_degree.clear();
-        self.by_degree.extend(
-            self.workers
-                .values()
-                .filter(|w| w.state != WorkerState::Down)
-                .map(|worker| worker.id),
-        );
-        let workers = &self.workers;
-        self.by_degree.sort_by_key(|id| {
-            (
-                std::cmp::Reverse(workers.get(id).map_or(0, |w| w.degree)),
-                *id,
-            )
-        });
     }
 }

@@ -22,7 +22,7 @@ impl Core {
         }
         if let Some(attempt) = &mut step.attempt {
             attempt.first_byte_at = Some(self.now);
-            if let Some(worker) = self.workers.get_mut(&attempt.worker)
+            if let Some(worker) = self.workers.get_mut(attempt.worker)
                 && worker.generation == attempt.generation
             {
                 worker.clear_suspicion();
@@ -90,15 +90,15 @@ impl Core {
 
     /// Keeps new steps off a worker that could not be reached, and gives its queue to others if there are any.
     fn suspect(&mut self, id: WorkerId, generation: u64) {
-        let Some(worker) = self.workers.get_mut(&id) else {
+        let Some(worker) = self.workers.get_mut(id) else {
             return;
         };
         if worker.generation != generation || worker.state == WorkerState::Down {
             return;
         }
         worker.suspect(self.now);
-        let usable = self.usable_state();
-        let others = self.workers.values().any(|other| {
+        let usable = self.workers.usable_state();
+        let others = self.workers.iter().any(|other| {
             other.id != id && other.state == usable && self.now >= other.suspect_until
         });
         if others {
@@ -108,7 +108,7 @@ impl Core {
 
     /// Places the queue of a worker anew.
     pub(crate) fn replace_queue(&mut self, worker: WorkerId) {
-        let Some(worker) = self.workers.get(&worker) else {
+        let Some(worker) = self.workers.get(worker) else {
             return;
         };
         let steps: Vec<StepId> = worker.queue.iter().map(|queued| queued.step).collect();
@@ -138,7 +138,7 @@ impl Core {
             step: id,
         };
         let worker = attempt.worker;
-        if let Some(at) = self.workers.get_mut(&worker) {
+        if let Some(at) = self.workers.get_mut(worker) {
             at.unseat(&seat);
             self.touched.push(worker);
         }
@@ -239,7 +239,7 @@ impl Core {
 
     /// Compares the time of a step with the belief about its worker.
     fn learn_speed(&mut self, attempt: &Attempt, ended: &StepEnded, prompt: u64) {
-        let Some(worker) = self.workers.get_mut(&attempt.worker) else {
+        let Some(worker) = self.workers.get_mut(attempt.worker) else {
             return;
         };
         if worker.generation != attempt.generation || worker.state == WorkerState::Down {

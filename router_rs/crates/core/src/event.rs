@@ -211,8 +211,10 @@ pub enum Event {
         /// The trajectory.
         trajectory: TrajectoryId,
         /// Expected output tokens still to come.
+        #[serde(deserialize_with = "finite_or_nan")]
         mean: f64,
         /// Standard deviation of the logarithm of that length.
+        #[serde(deserialize_with = "finite_or_nan")]
         sigma: f64,
     },
     /// A plan of the planner.
@@ -224,6 +226,11 @@ pub enum Event {
         /// The trajectory.
         trajectory: TrajectoryId,
     },
+}
+
+/// JSON has no number that is not finite and writes `null`; the journal of a refused prediction must read back.
+fn finite_or_nan<'de, D: serde::Deserializer<'de>>(value: D) -> Result<f64, D::Error> {
+    Ok(Option::deserialize(value)?.unwrap_or(f64::NAN))
 }
 
 /// Why an event was not taken. The core's state is unchanged by such an event.

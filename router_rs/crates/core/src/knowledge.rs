@@ -17,7 +17,7 @@ impl Core {
     /// The worker that a trajectory is at home on, if that life of the worker still lasts.
     pub(crate) fn home_of(&self, trajectory: &Trajectory) -> Option<&Worker> {
         let home = trajectory.home?;
-        let worker = self.workers.get(&home.worker)?;
+        let worker = self.workers.get(home.worker)?;
         (worker.life == home.life && worker.state != WorkerState::Down).then_some(worker)
     }
 
@@ -112,7 +112,7 @@ impl Core {
         );
         if ranked {
             self.active.update(id, old, new);
-            if let Some(worker) = home.and_then(|home| self.workers.get_mut(&home)) {
+            if let Some(worker) = home.and_then(|home| self.workers.get_mut(home)) {
                 worker.homed.update(id, old, new);
             }
         }
@@ -126,7 +126,7 @@ impl Core {
         let Some(trajectory) = self.trajectories.get(id) else {
             return;
         };
-        let Some(life) = self.workers.get(&worker).map(|worker| worker.life) else {
+        let Some(life) = self.workers.get(worker).map(|worker| worker.life) else {
             return;
         };
         let home = Home { worker, life };
@@ -156,7 +156,7 @@ impl Core {
         let Some(home) = self.home_of(trajectory).map(|worker| worker.id) else {
             return;
         };
-        if let Some(worker) = self.workers.get_mut(&home) {
+        if let Some(worker) = self.workers.get_mut(home) {
             worker.homed.insert(id, remaining);
             worker.committed += footprint;
         }
@@ -174,7 +174,7 @@ impl Core {
         }
         let (remaining, committed) = (trajectory.remaining, trajectory.committed);
         if let Some(home) = self.home_of(trajectory).map(|worker| worker.id)
-            && let Some(worker) = self.workers.get_mut(&home)
+            && let Some(worker) = self.workers.get_mut(home)
         {
             worker.homed.remove(id, remaining);
             worker.committed -= committed;
@@ -196,7 +196,7 @@ impl Core {
         let Some(home) = self.home_of(trajectory).map(|worker| worker.id) else {
             return;
         };
-        if let Some(worker) = self.workers.get_mut(&home) {
+        if let Some(worker) = self.workers.get_mut(home) {
             worker.committed = worker.committed - old + new;
         }
         if let Some(trajectory) = self.trajectories.get_mut(id) {

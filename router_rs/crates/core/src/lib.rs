@@ -4,7 +4,7 @@
 //! gives what is to be done, [`Core::poll_timeout`] says when to call [`Core::handle_timeout`]. The gateway drives it
 //! with real time, the simulator with modelled time; the same events give the same actions.
 //!
-//! The way of a step: `pipeline` (arrival, admission, placement, queue, dispatch), `ending`. Workers come and go in
+//! The way of a step: `pipeline` (arrival, admission), `placing`, `queue` (to dispatch), `ending`. Workers come and go in
 //! `churn`. What is known of lengths is kept up in `knowledge`. Families of alternatives: [`order`], [`placement`],
 //! [`admission`].
 
@@ -17,6 +17,7 @@ pub mod counters;
 mod ending;
 pub mod estimate;
 pub mod event;
+mod fleet;
 mod group;
 mod id_map;
 pub mod journal;
@@ -25,9 +26,11 @@ mod machine;
 pub mod order;
 mod pipeline;
 pub mod placement;
+mod placing;
 pub mod plan;
 pub mod policy;
 pub mod priority;
+mod queue;
 pub mod rank;
 pub mod replay;
 pub mod step;

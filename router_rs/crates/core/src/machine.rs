@@ -3,12 +3,13 @@
 //! Invariant: after every `handle` and `handle_timeout` the core is settled. No step is left in `Arrived`, no worker has
 //! both a free slot and a queue, and the head of the admission queue does not fit anywhere.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 
 use crate::action::{Action, ExpireReason, Reject, RejectReason};
 use crate::counters::Counters;
 use crate::estimate::Estimator;
 use crate::event::{Event, EventError, Outcome};
+use crate::fleet::{Fleet, Place};
 use crate::group::Groups;
 use crate::id_map::IdMap;
 use crate::journal::Journal;
@@ -19,7 +20,7 @@ use crate::rank::Ranking;
 use crate::step::{Step, StepState};
 use crate::timer::{Timer, Timers};
 use crate::trajectory::{Phase, Trajectory};
-use crate::worker::{Queued, Worker};
+use crate::worker::Queued;
 use crate::{Micros, StepId, TrajectoryId, WorkerId};
 
 /// The decision core.
@@ -28,9 +29,7 @@ pub struct Core {
     pub(crate) now: Micros,
     pub(crate) policy: Policy,
     pub(crate) plan: Option<Plan>,
-    pub(crate) workers: BTreeMap<WorkerId, Worker>,
-    /// Living workers, highest degree first.
-    pub(crate) by_degree: Vec<WorkerId>,
+    pub(crate) workers: Fleet,
     pub(crate) lives: u64,
     pub(crate) steps: IdMap<StepId, Step>,
     pub(crate) trajectories: IdMap<TrajectoryId, Trajectory>,
@@ -54,7 +53,7 @@ pub struct Core {
     pub(crate) arrivals: u64,
     pub(crate) dispatches: u64,
     /// Reused by placement, so that a decision does not allocate.
-    pub(crate) candidates: Vec<WorkerId>,
+    pub(crate) candidates: Vec<Place>,
     journal: Option<Journal>,
 }
 
@@ -331,7 +330,7 @@ impl Core {
         for trajectory in self.trajectories.sorted_ids() {
             self.bound_gap(trajectory);
         }
-        self.touched.extend(self.workers.keys().copied());
+        self.touched.extend_from_slice(self.workers.ids());
         Ok(())
     }
 }

@@ -45,6 +45,7 @@ impl Phase {
     ];
 
     /// The legal moves.
+    #[expect(clippy::match_same_arms, reason = "a table reads by its rows")]
     pub const fn moves(self) -> &'static [Self] {
         match self {
             Self::Created => &[Self::Waiting, Self::Running, Self::InToolGap],

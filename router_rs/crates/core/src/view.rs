@@ -122,7 +122,7 @@ impl Core {
         let step = self.steps.get(id)?;
         let preempted = step.attempt.is_some_and(|attempt| {
             self.workers
-                .get(&attempt.worker)
+                .get(attempt.worker)
                 .is_some_and(|w| w.preempted.iter().any(|seat| seat.step == id))
         });
         Some(StepView {
@@ -142,7 +142,7 @@ impl Core {
     /// All workers by id.
     pub fn worker_views(&self) -> Vec<WorkerView> {
         self.workers
-            .values()
+            .iter()
             .map(|worker| WorkerView {
                 worker: worker.id,
                 generation: worker.generation,
@@ -179,11 +179,14 @@ impl Core {
         put("steps_held_admission", self.applicants.len() as u64);
         put("steps_held_slot", self.queued as u64);
         put("steps_held_no_worker", self.unplaced.len() as u64);
-        let seats = |of: fn(&crate::worker::Worker) -> usize| {
-            self.workers.values().map(of).sum::<usize>() as u64
+        let at_worker = |of: fn(&crate::worker::Worker) -> usize| {
+            self.workers.iter().map(of).sum::<usize>() as u64
         };
-        put("steps_at_worker", seats(crate::worker::Worker::seats));
-        put("steps_preempted", seats(|worker| worker.preempted.len()));
+        put("steps_at_worker", at_worker(crate::worker::Worker::seats));
+        put(
+            "steps_preempted",
+            at_worker(|worker| worker.preempted.len()),
+        );
         for state in [
             WorkerState::Active,
             WorkerState::Draining,
@@ -191,7 +194,7 @@ impl Core {
         ] {
             let count = self
                 .workers
-                .values()
+                .iter()
                 .filter(|worker| worker.state == state)
                 .count();
             put(&format!("workers_{}", state.name()), count as u64);

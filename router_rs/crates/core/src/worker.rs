@@ -156,6 +156,11 @@ impl Worker {
         self.clear_suspicion();
     }
 
+    /// Tokens per microsecond with every slot taken.
+    pub fn full_throughput(&self) -> f64 {
+        self.belief.throughput(f64::from(self.slots))
+    }
+
     /// Steps at the engine.
     pub fn seats(&self) -> usize {
         self.running.len() + self.preempted.len()

@@ -10,8 +10,7 @@
 //! last, longest trajectories go to the fastest worker as it empties, and a slow worker is never given more than it can
 //! work off.
 
-use super::{Ask, Choice, Memory, Placement, Scene, least_assigned};
-use crate::WorkerId;
+use super::{Ask, Choice, Memory, Placement, Scene, by_assigned, least_candidate};
 use crate::worker::Worker;
 
 /// A group's finish within this factor of the best one is as good: the rank decides among such.
@@ -75,32 +74,19 @@ impl Crowd {
 }
 
 impl Placement for ByRank {
-    fn choose(
-        &self,
-        scene: &Scene<'_>,
-        ask: &Ask<'_>,
-        candidates: &[WorkerId],
-        _: &mut Memory,
-    ) -> Choice {
-        let home = ask
-            .home
-            .filter(|home| candidates.binary_search(home).is_ok())
-            .and_then(|home| scene.workers.get(&home));
-        match home {
-            Some(home) => stay_or_move(scene, ask, home, candidates),
-            None => first_home(scene, ask, candidates),
+    fn choose(&self, scene: &Scene<'_>, ask: &Ask<'_>, _: &mut Memory) -> Choice {
+        match ask.home.and_then(|home| scene.candidate(home)) {
+            Some(home) => stay_or_move(scene, ask, home),
+            None => first_home(scene, ask),
         }
     }
 
-    fn reconsiders(&self, scene: &Scene<'_>, ask: &Ask<'_>, from: WorkerId, to: WorkerId) -> bool {
-        let (Some(from), Some(to)) = (scene.workers.get(&from), scene.workers.get(&to)) else {
-            return false;
-        };
+    fn reconsiders(&self, scene: &Scene<'_>, ask: &Ask<'_>, from: &Worker, to: &Worker) -> bool {
         // What the step gains at once: the time until the next of the full batch ends.
-        let batch = f64::from(from.slots.max(1));
+        let batch = f64::from(from.slots);
         let wait_us = scene.step_tokens * from.belief.token_us(batch) / batch;
         let room = to.has_room(ask.footprint, scene.policy.kv_headroom);
-        room && move_gain_us(scene, ask, from, to) + wait_us > move_cost_us(scene, ask, to)
+        room && Move::new(scene, ask, from).gain_us(to) + wait_us > move_cost_us(scene, ask, to)
     }
 
     fn steals(&self) -> bool {
@@ -109,7 +95,7 @@ impl Placement for ByRank {
 }
 
 /// The worker that the rank falls to, if it is a candidate; with a plan, the nearest share whose worker is one.
-fn rank_target(scene: &Scene<'_>, ask: &Ask<'_>, candidates: &[WorkerId]) -> Option<WorkerId> {
+fn rank_target<'a>(scene: &Scene<'a>, ask: &Ask<'_>) -> Option<&'a Worker> {
     let before = scene.active.before(ask.trajectory, ask.remaining);
     if let Some(plan) = scene.plan {
         let share = plan.share_of(before.count, scene.active.len());
@@ -117,23 +103,21 @@ fn rank_target(scene: &Scene<'_>, ask: &Ask<'_>, candidates: &[WorkerId]) -> Opt
         let faster = plan.workers().rev().skip(plan.workers().len() - share);
         return slower
             .chain(faster)
-            .find(|id| candidates.binary_search(id).is_ok());
+            .find_map(|id| scene.candidate_with_id(id));
     }
-    let usable = || {
-        scene
-            .by_degree
-            .iter()
-            .filter(|id| candidates.binary_search(id).is_ok())
-    };
-    let rate = |id: &WorkerId| scene.workers.get(id).map_or(0.0, full_throughput);
-    let total: f64 = usable().map(rate).sum();
+    let total: f64 = scene.candidates().map(Worker::full_throughput).sum();
     let position = before.weight as f64 + ask.remaining as f64 / 2.0;
     let share = position / (scene.active.total_weight().max(1) as f64) * total;
     let mut upto = 0.0;
     let mut last = None;
-    for id in usable() {
-        upto += rate(id);
-        last = Some(*id);
+    for worker in scene
+        .workers
+        .by_degree()
+        .iter()
+        .filter_map(|&place| scene.candidate(place))
+    {
+        upto += worker.full_throughput();
+        last = Some(worker);
         if share < upto {
             break;
         }
@@ -141,120 +125,74 @@ fn rank_target(scene: &Scene<'_>, ask: &Ask<'_>, candidates: &[WorkerId]) -> Opt
     last
 }
 
-fn full_throughput(worker: &Worker) -> f64 {
-    worker.belief.throughput(f64::from(worker.slots.max(1)))
-}
-
-fn first_home(scene: &Scene<'_>, ask: &Ask<'_>, candidates: &[WorkerId]) -> Choice {
+fn first_home(scene: &Scene<'_>, ask: &Ask<'_>) -> Choice {
     if !ask.informed
-        && let Some(worker) = ask.sibling_home.and_then(|id| scene.workers.get(&id))
-        && candidates.binary_search(&worker.id).is_ok()
+        && let Some(worker) = ask.sibling_home.and_then(|id| scene.candidate_with_id(id))
         && worker.has_free_slot(0)
         && worker.has_room(ask.footprint, scene.policy.kv_headroom)
-        && within_fair_share(scene, worker, ask, candidates)
+        && within_fair_share(scene, worker, ask)
     {
-        return Choice {
-            worker: worker.id,
-            reason: "siblings",
-        };
+        return Choice::new(worker, "siblings");
     }
-    let target = rank_target(scene, ask, candidates)
-        .and_then(|id| scene.workers.get(&id))
-        .filter(|worker| worker.has_free_slot(0));
+    let target = rank_target(scene, ask).filter(|worker| worker.has_free_slot(0));
     if let (Some(target), Some(_)) = (target, scene.plan) {
-        return Choice {
-            worker: target.id,
-            reason: "rank",
-        };
+        return Choice::new(target, "rank");
     }
+    let finish = |worker: &Worker| Crowd::of(worker).with(ask).finish_us(worker, scene.duty);
     let mut best: Option<(f64, &Worker)> = None;
-    for worker in candidates.iter().filter_map(|id| scene.workers.get(id)) {
-        let finish = Crowd::of(worker).with(ask).finish_us(worker, scene.duty);
+    for worker in scene.candidates() {
+        let finish = finish(worker);
         if best.is_none_or(|(least, _)| finish < least) {
             best = Some((finish, worker));
         }
     }
     let Some((least, best)) = best else {
-        return Choice {
-            worker: least_assigned(scene, candidates),
-            reason: "least_assigned",
-        };
+        return Choice::new(least_candidate(scene, by_assigned), "least_assigned");
     };
-    if let Some(target) = target
-        && Crowd::of(target).with(ask).finish_us(target, scene.duty) <= AS_GOOD * least
-    {
-        return Choice {
-            worker: target.id,
-            reason: "rank",
-        };
-    }
-    Choice {
-        worker: best.id,
-        reason: "earliest_finish",
+    match target {
+        Some(target) if finish(target) <= AS_GOOD * least => Choice::new(target, "rank"),
+        _ => Choice::new(best, "earliest_finish"),
     }
 }
 
 /// Whether the worker's predicted work with this trajectory stays within the share that its throughput is of all.
-fn within_fair_share(
-    scene: &Scene<'_>,
-    worker: &Worker,
-    ask: &Ask<'_>,
-    candidates: &[WorkerId],
-) -> bool {
-    let total: f64 = candidates
-        .iter()
-        .filter_map(|id| scene.workers.get(id))
-        .map(full_throughput)
-        .sum();
-    let share = full_throughput(worker) / total;
+fn within_fair_share(scene: &Scene<'_>, worker: &Worker, ask: &Ask<'_>) -> bool {
+    let total: f64 = scene.candidates().map(Worker::full_throughput).sum();
+    let share = worker.full_throughput() / total;
     (worker.homed.total_weight() + ask.remaining) as f64
         <= share * scene.active.total_weight() as f64
 }
 
-fn stay_or_move(
-    scene: &Scene<'_>,
-    ask: &Ask<'_>,
-    home: &Worker,
-    candidates: &[WorkerId],
-) -> Choice {
-    let stay = Choice {
-        worker: home.id,
-        reason: "home",
-    };
-    let target = rank_target(scene, ask, candidates);
-    if target == Some(home.id) {
+fn stay_or_move(scene: &Scene<'_>, ask: &Ask<'_>, home: &Worker) -> Choice {
+    let stay = Choice::new(home, "home");
+    let target = rank_target(scene, ask).map_or(home.id, |worker| worker.id);
+    if target == home.id {
         return stay;
     }
+    let departure = Move::new(scene, ask, home);
     let can_take =
         |w: &Worker| w.has_free_slot(0) && w.has_room(ask.footprint, scene.policy.kv_headroom);
     if scene.plan.is_some() {
         // The planner rehearsed its partition: only its own target counts, and a gain of the trajectory alone is enough.
-        return match target.and_then(|id| scene.workers.get(&id)) {
+        return match scene.candidate_with_id(target) {
             Some(worker)
                 if can_take(worker)
-                    && own_gain_us(scene, ask, home, worker)
-                        .max(move_gain_us(scene, ask, home, worker))
+                    && own_gain_us(scene, ask, home, worker).max(departure.gain_us(worker))
                         > move_cost_us(scene, ask, worker) =>
             {
-                Choice {
-                    worker: worker.id,
-                    reason: "rank",
-                }
+                Choice::new(worker, "rank")
             }
             _ => stay,
         };
     }
     let mut best: Option<(f64, &Worker)> = None;
-    for worker in candidates
-        .iter()
-        .filter(|id| **id != home.id)
-        .filter_map(|id| scene.workers.get(id))
-    {
-        if !can_take(worker) {
+    for worker in scene.candidates() {
+        let cost = move_cost_us(scene, ask, worker);
+        if worker.id == home.id || departure.most_us() <= cost || !can_take(worker) {
             continue;
         }
-        let net = move_gain_us(scene, ask, home, worker) - move_cost_us(scene, ask, worker);
-        let preferred = if Some(worker.id) == target {
+        let net = departure.gain_us(worker) - cost;
+        let preferred = if worker.id == target {
             net * AS_GOOD
         } else {
             net
@@ -263,23 +201,47 @@ fn stay_or_move(
             best = Some((preferred, worker));
         }
     }
-    best.map_or(stay, |(_, worker)| Choice {
-        worker: worker.id,
-        reason: if Some(worker.id) == target {
-            "rank"
-        } else {
-            "earlier_finish"
-        },
-    })
+    match best {
+        Some((_, worker)) if worker.id == target => Choice::new(worker, "rank"),
+        Some((_, worker)) => Choice::new(worker, "earlier_finish"),
+        None => stay,
+    }
 }
 
-/// By how much the later of the two groups finishes earlier when the trajectory moves.
-fn move_gain_us(scene: &Scene<'_>, ask: &Ask<'_>, home: &Worker, target: &Worker) -> f64 {
-    let finish = |crowd: Crowd, worker: &Worker| crowd.finish_us(worker, scene.duty);
-    let now = finish(Crowd::of(home), home).max(finish(Crowd::of(target), target));
-    let then =
-        finish(Crowd::without(home, ask), home).max(finish(Crowd::of(target).with(ask), target));
-    now - then
+/// A trajectory that may leave its home.
+struct Move<'a> {
+    ask: &'a Ask<'a>,
+    duty: f64,
+    /// The home's finish with it and without it.
+    stays_us: f64,
+    leaves_us: f64,
+}
+
+impl<'a> Move<'a> {
+    fn new(scene: &Scene<'_>, ask: &'a Ask<'a>, home: &Worker) -> Self {
+        let duty = scene.duty;
+        Self {
+            ask,
+            duty,
+            stays_us: Crowd::of(home).finish_us(home, duty),
+            leaves_us: Crowd::without(home, ask).finish_us(home, duty),
+        }
+    }
+
+    /// What the home gains: a move that does nothing for it is not looked for.
+    fn most_us(&self) -> f64 {
+        self.stays_us - self.leaves_us
+    }
+
+    /// By how much the later of the two groups finishes earlier on a move to `target`.
+    fn gain_us(&self, target: &Worker) -> f64 {
+        let crowd = Crowd::of(target);
+        let now = self.stays_us.max(crowd.finish_us(target, self.duty));
+        let then = self
+            .leaves_us
+            .max(crowd.with(self.ask).finish_us(target, self.duty));
+        now - then
+    }
 }
 
 /// What the trajectory itself gains: its remaining tokens at the target's batch after joining, and its queue now.
@@ -293,7 +255,7 @@ fn own_gain_us(scene: &Scene<'_>, ask: &Ask<'_>, home: &Worker, target: &Worker)
     } else {
         home.queue.len() + 1
     };
-    let slots = f64::from(home.slots.max(1));
+    let slots = f64::from(home.slots);
     let queue_us = queued as f64 * scene.step_tokens * home.belief.token_us(slots) / slots;
     ask.remaining as f64 * (token_us(home, 1) - token_us(target, 1)) + queue_us
 }

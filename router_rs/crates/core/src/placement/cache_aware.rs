@@ -4,30 +4,19 @@
 //! The unit of the prefix is the message (its chained hash), not the character: what an agent repeats, it repeats by
 //! message.
 
-use super::{Ask, Choice, Memory, Placement, Scene, least_loaded};
-use crate::WorkerId;
+use super::{Ask, Choice, Memory, Placement, Scene, by_load, least, least_candidate};
 use crate::worker::Worker;
 
 pub(super) struct CacheAware;
 
 impl Placement for CacheAware {
-    fn choose(
-        &self,
-        scene: &Scene<'_>,
-        ask: &Ask<'_>,
-        candidates: &[WorkerId],
-        memory: &mut Memory,
-    ) -> Choice {
-        let choice = decide(scene, ask, candidates, memory);
-        if let Some(worker) = scene.workers.get(&choice.worker) {
-            memory.prefixes.insert(
-                worker.id,
-                worker.life,
-                ask.chain,
-                scene.policy.cache_nodes as usize,
-            );
-        }
-        choice
+    fn choose(&self, scene: &Scene<'_>, ask: &Ask<'_>, memory: &mut Memory) -> Choice {
+        let (worker, reason) = decide(scene, ask, memory);
+        let bound = scene.policy.cache_nodes as usize;
+        memory
+            .prefixes
+            .insert(worker.id, worker.life, ask.chain, bound);
+        Choice::new(worker, reason)
     }
 
     fn reads_chain(&self) -> bool {
@@ -35,45 +24,38 @@ impl Placement for CacheAware {
     }
 }
 
-fn decide(scene: &Scene<'_>, ask: &Ask<'_>, candidates: &[WorkerId], memory: &Memory) -> Choice {
-    let loads = candidates
-        .iter()
-        .filter_map(|id| scene.workers.get(id))
-        .map(Worker::load);
-    let (least, most) = loads.fold((usize::MAX, 0), |(low, high), load| {
+fn decide<'a>(scene: &Scene<'a>, ask: &Ask<'_>, memory: &Memory) -> (&'a Worker, &'static str) {
+    let loads = scene.candidates().map(Worker::load);
+    let (low, high) = loads.fold((usize::MAX, 0), |(low, high), load| {
         (low.min(load), high.max(load))
     });
-    let apart = most.saturating_sub(least) > scene.policy.balance_abs_threshold as usize;
-    if apart && most as f64 > scene.policy.balance_rel_threshold * least as f64 {
-        return Choice {
-            worker: least_loaded(scene, candidates),
-            reason: "balance",
-        };
+    let apart = high.saturating_sub(low) > scene.policy.balance_abs_threshold as usize;
+    if apart && high as f64 > scene.policy.balance_rel_threshold * low as f64 {
+        return (least_candidate(scene, by_load(scene)), "balance");
     }
-    let usable = |id: WorkerId, life: u64| {
-        candidates.binary_search(&id).is_ok()
-            && scene.workers.get(&id).is_some_and(|w| w.life == life)
+    let usable = |id, life| {
+        scene
+            .candidate_with_id(id)
+            .is_some_and(|worker| worker.life == life)
     };
     if let Some(found) = memory.prefixes.deepest(ask.chain, usable)
         && found.matched as f64 > scene.policy.cache_threshold * ask.chain.len() as f64
     {
-        let worker = match ask.home {
-            Some(home) if found.holders.contains(&home) => home,
-            _ => least_loaded(scene, &found.holders),
-        };
-        return Choice {
-            worker,
-            reason: "cache",
-        };
+        let home = ask.home.map(|home| scene.workers.at(home));
+        if let Some(home) = home.filter(|home| found.holders.contains(&home.id)) {
+            return (home, "cache");
+        }
+        let holders = found
+            .holders
+            .iter()
+            .filter_map(|&id| scene.candidate_with_id(id));
+        if let Some(worker) = least(holders, by_load(scene)) {
+            return (worker, "cache");
+        }
     }
-    let smallest = super::pick(scene, candidates, |a, b| {
-        memory
-            .prefixes
-            .size(a.id, a.life)
-            .cmp(&memory.prefixes.size(b.id, b.life))
-    });
-    Choice {
-        worker: smallest,
-        reason: "smallest_cache",
-    }
+    let size = |worker: &Worker| memory.prefixes.size(worker.id, worker.life);
+    (
+        least_candidate(scene, |a, b| size(a).cmp(&size(b))),
+        "smallest_cache",
+    )
 }

@@ -12,12 +12,12 @@ mod round_robin;
 mod sticky;
 
 use std::cmp::Ordering;
-use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
 pub use prefix_index::PrefixIndex;
 
+use crate::fleet::{Fleet, Place};
 use crate::plan::Plan;
 use crate::policy::Policy;
 use crate::rank::Ranking;
@@ -59,9 +59,9 @@ pub struct Scene<'a> {
     /// Time of the decision.
     pub now: Micros,
     /// All workers, also those that cannot be chosen.
-    pub workers: &'a BTreeMap<WorkerId, Worker>,
-    /// Living workers by degree, highest first, then by id.
-    pub by_degree: &'a [WorkerId],
+    pub workers: &'a Fleet,
+    /// Workers that may take the step, ascending; never empty where a placement is asked.
+    pub candidates: &'a [Place],
     /// Active trajectories by remaining length.
     pub active: &'a Ranking,
     /// The plan in force.
@@ -74,6 +74,29 @@ pub struct Scene<'a> {
     pub step_tokens: f64,
 }
 
+impl<'a> Scene<'a> {
+    /// The workers that may take the step, by id.
+    pub fn candidates(&self) -> impl Iterator<Item = &'a Worker> + use<'a> {
+        let workers = self.workers;
+        self.candidates.iter().map(move |&place| workers.at(place))
+    }
+
+    /// The worker at `place` if it may take the step.
+    pub fn candidate(&self, place: Place) -> Option<&'a Worker> {
+        self.candidates
+            .binary_search(&place)
+            .is_ok()
+            .then(|| self.workers.at(place))
+    }
+
+    /// The worker with this id if it may take the step.
+    pub fn candidate_with_id(&self, id: WorkerId) -> Option<&'a Worker> {
+        self.workers
+            .place_of(id)
+            .and_then(|place| self.candidate(place))
+    }
+}
+
 /// The step to place.
 #[derive(Debug, Clone, Copy)]
 pub struct Ask<'a> {
@@ -82,17 +105,15 @@ pub struct Ask<'a> {
     /// Expected output tokens that the trajectory still has to come.
     pub remaining: u64,
     /// Worker that holds the trajectory's KV, if that worker still lives.
-    pub home: Option<WorkerId>,
+    pub home: Option<Place>,
     /// Context tokens that lie there.
     pub resident_tokens: u64,
     /// KV tokens that it needs: context and expected growth.
     pub footprint: u64,
-    /// Where the last sibling without knowledge of its own went.
+    /// Where the last sibling went of which nothing was known.
     pub sibling_home: Option<WorkerId>,
     /// Something is known of this trajectory that is not known of its siblings.
     pub informed: bool,
-    /// Estimated prompt length.
-    pub prompt_tokens: u64,
     /// Chained message hashes of the prompt.
     pub chain: &'a [u64],
 }
@@ -106,6 +127,15 @@ pub struct Choice {
     pub reason: &'static str,
 }
 
+impl Choice {
+    fn new(worker: &Worker, reason: &'static str) -> Self {
+        Self {
+            worker: worker.id,
+            reason,
+        }
+    }
+}
+
 /// What placements remember from step to step.
 #[derive(Debug, Default)]
 pub struct Memory {
@@ -117,22 +147,16 @@ pub struct Memory {
 
 /// A rule of placement.
 pub trait Placement: Sync {
-    /// Chooses among `candidates` (not empty, ascending).
-    fn choose(
-        &self,
-        scene: &Scene<'_>,
-        ask: &Ask<'_>,
-        candidates: &[WorkerId],
-        memory: &mut Memory,
-    ) -> Choice;
+    /// Chooses among the candidates of the scene.
+    fn choose(&self, scene: &Scene<'_>, ask: &Ask<'_>, memory: &mut Memory) -> Choice;
 
     /// Whether a step that is held for `from` should rather run on `to`, which has a free slot.
     fn reconsiders(
         &self,
         _scene: &Scene<'_>,
         _ask: &Ask<'_>,
-        _from: WorkerId,
-        _to: WorkerId,
+        _from: &Worker,
+        _to: &Worker,
     ) -> bool {
         false
     }
@@ -156,33 +180,34 @@ fn compare_share(a: usize, a_capacity: u32, b: usize, b_capacity: u32) -> Orderi
 }
 
 /// Least (steps / slots), then least (assigned trajectories / slots), then the smallest id.
-fn least_loaded(scene: &Scene<'_>, candidates: &[WorkerId]) -> WorkerId {
-    let load = |w: &Worker| w.load() + w.foreign_load(scene.now);
-    pick(scene, candidates, |a, b| {
+fn by_load(scene: &Scene<'_>) -> impl Fn(&Worker, &Worker) -> Ordering {
+    let now = scene.now;
+    let load = move |w: &Worker| w.load() + w.foreign_load(now);
+    move |a, b| {
         compare_share(load(a), a.slots, load(b), b.slots)
             .then_with(|| compare_share(a.homed.len(), a.slots, b.homed.len(), b.slots))
-    })
+    }
 }
 
 /// Least (assigned trajectories / slots), then least (steps / slots), then the smallest id.
-fn least_assigned(scene: &Scene<'_>, candidates: &[WorkerId]) -> WorkerId {
-    pick(scene, candidates, |a, b| {
-        compare_share(a.homed.len(), a.slots, b.homed.len(), b.slots)
-            .then_with(|| compare_share(a.load(), a.slots, b.load(), b.slots))
-    })
+fn by_assigned(a: &Worker, b: &Worker) -> Ordering {
+    compare_share(a.homed.len(), a.slots, b.homed.len(), b.slots)
+        .then_with(|| compare_share(a.load(), a.slots, b.load(), b.slots))
 }
 
-/// The first of the least candidates.
-fn pick(
-    scene: &Scene<'_>,
-    candidates: &[WorkerId],
+/// The first of the least among `workers`.
+fn least<'a>(
+    workers: impl Iterator<Item = &'a Worker>,
     compare: impl Fn(&Worker, &Worker) -> Ordering,
-) -> WorkerId {
-    let mut best: Option<&Worker> = None;
-    for worker in candidates.iter().filter_map(|id| scene.workers.get(id)) {
-        if best.is_none_or(|b| compare(worker, b).is_lt()) {
-            best = Some(worker);
-        }
-    }
-    best.map_or(candidates[0], |worker| worker.id)
+) -> Option<&'a Worker> {
+    // `min_by` gives the first of equals.
+    workers.min_by(|a, b| compare(a, b))
+}
+
+/// The first of the least candidates. There always is one: a placement is asked only with candidates.
+fn least_candidate<'a>(
+    scene: &Scene<'a>,
+    compare: impl Fn(&Worker, &Worker) -> Ordering,
+) -> &'a Worker {
+    least(scene.candidates(), compare).unwrap_or_else(|| scene.workers.at(0))
 }
