@@ -113,7 +113,7 @@ class StepServer:
             self._on_refused(error.status)
             await _refuse(reply, ApiError(error.status, error.message, param=error.param))
             return
-        run = self._arrive(call, reply, receive)
+        run = self._arrive(call, reply, Interrupts(receive, scope.get("heddle.hang_ups")))
         try:
             await self._follow_decisions(run)
         except Interrupted as interrupted:
@@ -153,7 +153,7 @@ class StepServer:
         lines = forward_block(scope["headers"], scope["heddle.request_id"])
         return Call(dialect, body, scan, who, tenant, lines, live)
 
-    def _arrive(self, call: Call, reply: Reply, receive: Receive) -> Run:
+    def _arrive(self, call: Call, reply: Reply, interrupts: Interrupts) -> Run:
         now = time.monotonic()
         live = call.live
         account = OpenStep(
@@ -167,7 +167,6 @@ class StepServer:
         )
         reply.headers += identity_headers(call.who)
         self._book.step_started(call.who)
-        interrupts = Interrupts(receive)
         ticket = self._driver.arrive(
             live, prompt_tokens=call.scan.prompt_tokens, scan=call.scan, on_withdraw=interrupts.worker_gone
         )

@@ -11,6 +11,7 @@ from typing import Any, Final
 import uvicorn
 
 from heddle_gateway.app import StartError, create_app
+from heddle_gateway.asgi.server_protocol import GatewayProtocol
 from heddle_gateway.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -63,7 +64,7 @@ def serve(settings: Settings) -> int:
         uvicorn.Config(
             app,
             loop="uvloop",
-            http="httptools",
+            http=GatewayProtocol,
             ws="none",
             lifespan="on",
             log_config=None,

@@ -21,6 +21,7 @@ import pytest
 import uvicorn
 from heddle_contracts.steps import StepRecord
 from heddle_gateway.app import Gateway, create_app
+from heddle_gateway.asgi.server_protocol import GatewayProtocol
 from heddle_gateway.settings import load_settings
 
 WAIT_S = 10.0
@@ -387,7 +388,7 @@ async def new_gateway(tmp_path: Path) -> AsyncIterator[NewGateway]:
             server = QuietServer(
                 uvicorn.Config(
                     app,
-                    http="httptools",
+                    http=GatewayProtocol,
                     lifespan="on",
                     log_config=None,
                     server_header=False,

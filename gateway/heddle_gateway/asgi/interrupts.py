@@ -2,8 +2,8 @@
 reason.
 
 The hang-up can come at any moment of a step: while it is held, before the first byte, in the middle of a
-stream. So one small task listens to ``receive`` all along, and the step's task waits only inside ``with
-interrupts:``, where an interruption surfaces as Interrupted.
+stream. So the step's task waits only inside ``with interrupts:``, where an interruption surfaces as
+Interrupted.
 
 Invariants: a cancellation that is not ours (shutdown) passes through untouched; an interruption that comes
 outside ``with`` is kept and raised by the next one; CLIENT_LEFT is never overwritten.
@@ -26,6 +26,21 @@ class Reason(Enum):
     STOPPED = "stopped by an operator"
 
 
+class HangUps:
+    """Who is to be called when one client connection is cut. ``gone``: it has been."""
+
+    __slots__ = ("calls", "gone")
+
+    def __init__(self) -> None:
+        self.calls: set[Callable[[], None]] = set()
+        self.gone = False
+
+    def cut(self) -> None:
+        self.gone = True
+        for call in tuple(self.calls):
+            call()
+
+
 class Interrupted(Exception):
     """The wait inside ``with interrupts:`` is over because of ``reason``."""
 
@@ -35,18 +50,32 @@ class Interrupted(Exception):
 
 
 class Interrupts:
-    """Belongs to the task that made it."""
+    """Belongs to the task that made it. ``hang_ups``: the server's own list to be called from (see
+    asgi.server_protocol); without one a task listens to ``receive``.
+    """
 
-    __slots__ = ("_armed", "_cancelled", "_reason", "_task", "_watcher")
+    __slots__ = ("_armed", "_cancelled", "_hang_ups", "_reason", "_task", "_watcher")
 
-    def __init__(self, receive: Receive) -> None:
-        task = asyncio.current_task()
+    def __init__(self, receive: Receive, hang_ups: HangUps | None = None) -> None:
+        loop = asyncio.get_running_loop()
+        task = asyncio.current_task(loop)
         assert task is not None
         self._task = task
         self._armed = False
         self._cancelled = False
         self._reason: Reason | None = None
-        self._watcher = asyncio.create_task(self._watch(receive))
+        self._hang_ups = hang_ups
+        self._watcher: asyncio.Task[None] | None = None
+        if hang_ups is not None:
+            hang_ups.calls.add(self.client_left)
+            if hang_ups.gone:
+                self._reason = Reason.CLIENT_LEFT
+        else:
+            self._watcher = loop.create_task(self._watch(receive))
+
+    def client_left(self) -> None:
+        """Nobody waits for the answer any more."""
+        self._fire(Reason.CLIENT_LEFT)
 
     @property
     def is_worker_gone(self) -> bool:
@@ -66,7 +95,9 @@ class Interrupts:
             self._reason = None
 
     def close(self) -> None:
-        if not self._watcher.done():
+        if self._hang_ups is not None:
+            self._hang_ups.calls.discard(self.client_left)
+        elif self._watcher is not None and not self._watcher.done():
             self._watcher.cancel()
 
     def __enter__(self) -> None:
@@ -96,4 +127,4 @@ class Interrupts:
     async def _watch(self, receive: Receive) -> None:
         while (await receive())["type"] != "http.disconnect":
             pass
-        self._fire(Reason.CLIENT_LEFT)
+        self.client_left()
