@@ -52,8 +52,8 @@ class Totals:
         self.group_id = self.sample = self.parent_id = None
         self.model = self.model_at = self.worker = self.worker_at = None
         self.prompt_tokens = self.cached_tokens = self.output_tokens = 0
-        for outcome in Outcome:
-            setattr(self, outcome, 0)
+        self.done = self.aborted = self.worker_lost = self.client_error = self.worker_error = 0
+        self.rejected = self.timed_out = 0
 
     def add(self, step: Any) -> None:
         """Adds an object with the attributes of StepRecord."""

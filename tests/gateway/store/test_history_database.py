@@ -12,10 +12,11 @@ from heddle_gateway.store import schema
 from heddle_gateway.store.engine import StoreError, history_url, open_engine
 from heddle_gateway.store.history_reader import HistoryReader
 from heddle_gateway.store.step_writer import StepWriter
-from heddle_gateway.store.tables import metadata, steps
+from heddle_gateway.store.tables import metadata, steps, trajectories
 from heddle_gateway.telemetry.spill import EndedTrajectory
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 
@@ -322,3 +323,14 @@ async def test_a_damaged_database_cannot_be_read_and_says_so(tmp_path: Path) -> 
         await HistoryReader(engine).trajectory("t")
     assert await StepWriter(engine).write([step()], []) == "unavailable"
     await engine.dispose()
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 255, 256, 257, 700])
+async def test_batches_of_any_size_are_written_whole_and_in_order(engine: AsyncEngine, count: int) -> None:
+    records = [step(f"t{number}", number) for number in range(count)]
+    assert await StepWriter(engine).write(records, []) == "written"
+    async with engine.connect() as connection:
+        numbers = (await connection.execute(select(steps.c.step).order_by(steps.c.id))).scalars().all()
+        ids = (await connection.execute(select(trajectories.c.trajectory_id))).scalars().all()
+    assert numbers == list(range(count))
+    assert sorted(ids) == sorted(record.trajectory_id for record in records)
