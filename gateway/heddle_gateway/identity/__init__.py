@@ -4,8 +4,7 @@
     who = book.resolve(RequestFacts(path=..., headers=..., query=..., scan=..., tenant=tenant_of(headers),
                                     received_at=now))        # pure; may raise InvalidId (a ClientError, 400)
     book.step_started(who)                                   # the step exists now
-    book.answer_known(who, answer)                           # optional: before the last bytes of a stream
-    go out book.step_ended(who, outcome, answer_or_none, now)       # exactly once for each start
+    book.step_ended(who, outcome, answer_or_none, now)       # exactly once for each start
     book.forget(tenant, trajectory_id)                       # the trajectory is over
 
 ``split_path(path)`` takes identity prefixes (``/t/{id}/v1/...``) off a path; ``who.rest`` is what it left.

@@ -175,10 +175,6 @@ class TrajectoryBook:
                 self._samples.popitem(last=False)
         return turn
 
-    def answer_known(self, identity: Identity, answer: Said) -> None:
-        """The answer is whole, though its step has not ended: the client may have it and go on at once."""
-        self._learn(identity.claim, answer)
-
     def step_ended(self, identity: Identity, outcome: Outcome, answer: Said | None, now: float) -> None:
         """Raises ValueError if the step never started or has ended before."""
         claim = identity.claim

@@ -87,13 +87,13 @@ class Turn:
 
     @property
     def may_be_marked(self) -> bool:
-        """Broken in a way that an SDK repeats by itself, and says so."""
-        return self.state is TurnState.BROKEN and not self.begun and self.attempt is not Attempt.UNMARKED
+        """Broken in a way that SDKs repeat by themselves, and say so."""
+        return self.state is TurnState.BROKEN and not self.begun
 
     @property
     def will_be_marked(self) -> bool:
-        """The same, and the SDK has not repeated as often as it does."""
-        return self.may_be_marked and self.attempt is not Attempt.LAST_REPEAT
+        """The same, by an SDK that marks its calls and has not repeated this one as often as it does."""
+        return self.may_be_marked and self.attempt in (Attempt.FIRST, Attempt.REPEAT)
 
     def move(self, state: TurnState) -> None:
         """Raises ValueError on a move that MOVES does not list."""

@@ -123,9 +123,13 @@ class ConversationIndex:
         """Whose last answer has a line that starts so."""
         return self._by_anchor.get(number ^ scope, ())
 
-    def with_opening(self, opening: int) -> Mapping[Conversation, None]:
-        """Who began with this opening (scoped_opening), the latest last."""
-        return self._by_opening.get(opening, {})
+    def is_opening(self, opening: int) -> bool:
+        """Whether anybody began with this opening."""
+        return opening in self._by_opening
+
+    def with_opening(self, opening: int) -> Iterable[Conversation]:
+        """Who began with this opening (scoped_opening), the latest first."""
+        return reversed(self._by_opening.get(opening, {}))
 
 
 def scoped_opening(scope: int, history: History) -> int | None:

@@ -171,7 +171,7 @@ def _sole(holders: list[Sequence[Conversation]], request: _Request) -> Conversat
 
 def _summed_up(request: _Request) -> Conversation | None:
     index, scope = request.index, request.scope
-    if index.with_opening(request.chain[-1] ^ scope) or not index.has_anchors:
+    if index.is_opening(request.chain[-1] ^ scope) or not index.has_anchors:
         # A sample of a known prompt, whatever a sibling's answer quotes of it.
         return None
     found = [
@@ -189,7 +189,7 @@ def _single_waiting(request: _Request) -> Conversation | None:
     # A system prompt alone is the opening of nobody.
     for link in request.chain[1 : min(OPENING_LENGTHS, len(request.chain) - 1)]:
         members = request.index.with_opening(link ^ request.scope)
-        waiting = [known for known in islice(reversed(members), MAX_SHARED) if _waits(known)]
+        waiting = [known for known in islice(members, MAX_SHARED) if _waits(known)]
         if len(waiting) == 1:
             return waiting[0]
     return None

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-
 from heddle_contracts.steps import Outcome
 from heddle_core import Answer, read_answer, scan_body
 from heddle_gateway.identity import Identity, RequestFacts, TrajectoryBook, tenant_of

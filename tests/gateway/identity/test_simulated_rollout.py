@@ -144,8 +144,8 @@ class Rollout:
                 self.caller.answer(who, half, outcome=self.dice.choice(FAILURES))
                 marked = 0
             elif fate < 0.2 and agent.step and self.distinct:
-                # Done, but the answer was lost on its way to the client. (Where siblings show the same history, any
-                # of them may be meant by the repeat.)
+                # Done, but the answer was lost on its way to the client. (Where siblings show the same
+                # history, any of them may be meant by the repeat.)
                 self.caller.answer(who, answer)
                 marked += 1
             else:
