@@ -11,6 +11,7 @@ import signal
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from heddle_cli.exit_codes import CommandFailed, Exit
@@ -30,10 +31,17 @@ class Child:
         self.name = name
         self._process = process
         self.ended = asyncio.create_task(process.wait(), name=f"{name} ends")
+        self._relay: asyncio.Task[None] | None = None
 
     @classmethod
-    async def start(cls, name: str, arguments: Sequence[str], *, listens: bool = False) -> "Child":
-        """Starts `heddle name arguments...`. ``listens``: its standard output is read, not shown."""
+    async def start(
+        cls, name: str, arguments: Sequence[str], *, listens: bool = False, log: Path | None = None
+    ) -> "Child":
+        """Starts `heddle name arguments...`.
+
+        ``listens``: its standard output is read, not shown. ``log``: its standard error goes to this file.
+        """
+        stderr = None if log is None else log.open("wb")
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
@@ -42,9 +50,12 @@ class Child:
             *arguments,
             stdin=DEVNULL,
             stdout=PIPE if listens else None,
+            stderr=stderr,
             start_new_session=True,
             preexec_fn=_end_with_parent if sys.platform == "linux" else None,
         )
+        if stderr is not None:
+            stderr.close()  # the child has its own
         return cls(name, process)
 
     @property
@@ -61,6 +72,8 @@ class Child:
                     if line.startswith(b"{"):
                         said: dict[str, Any] = json.loads(line)
                         if said.get("ready"):
+                            # The rest is for people; left unread it would block the child some day.
+                            self._relay = asyncio.create_task(self._relay_output())
                             return said
         except TimeoutError:
             raise CommandFailed(Exit.FAILED, f"{self.name} was not ready within {timeout_s:g} s") from None
@@ -68,6 +81,12 @@ class Child:
             raise CommandFailed(Exit.FAILED, f"{self.name} said what nobody expects: {error}") from error
         await self.ended
         raise CommandFailed(Exit.FAILED, f"{self.death()}")
+
+    async def _relay_output(self) -> None:
+        assert self._process.stdout is not None
+        async for line in self._process.stdout:
+            sys.stderr.buffer.write(line)
+            sys.stderr.flush()
 
     def death(self) -> str:
         """How it ended, for people."""
