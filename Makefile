@@ -7,6 +7,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PARTS := contracts cli worker_shim gateway planner
+EDITABLE := contracts "cli[replay]" worker_shim gateway planner
 CARGO := cargo
 MANIFEST := router_rs/Cargo.toml
 RUST_SOURCES := $(shell find router_rs -name target -prune -o \( -name '*.rs' -o -name 'Cargo.*' -o -name '*.py' -o -name pyproject.toml \) -print)
@@ -32,7 +33,7 @@ $(VENV)/.native: $(RUST_SOURCES) $(VENV)/.tools
 	@touch $@
 
 $(VENV)/.parts: $(PARTS:%=%/pyproject.toml) $(VENV)/.native
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-build-isolation -c constraints.txt $(PARTS:%=-e %)
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-build-isolation -c constraints.txt $(EDITABLE:%=-e %)
 	@touch $@
 
 .PHONY: demo
