@@ -13,7 +13,7 @@ uni-agent, LiteLLM, ThunderAgent app.py.
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 from typing import Final
 
 from heddle_gateway.identity.facts import RequestFacts
@@ -22,7 +22,7 @@ from heddle_gateway.identity.keys import key_of, named_trajectory
 from heddle_gateway.identity.urls import TaggedPath
 
 
-class Place(Enum):
+class Place(StrEnum):
     """Where a convention puts its fields."""
 
     HEADER = "header"
@@ -161,9 +161,12 @@ class Conventions:
     def __init__(self, session_headers: Sequence[str] = ()) -> None:
         own = tuple(Convention("operator", _HEADER, (name.lower(),)) for name in session_headers)
         self._rows = (*TRAJECTORIES, *HARNESSES, *own, *SESSIONS, *BODIES)
-        self._header_names = frozenset(
-            name for row in self._rows if row.place is _HEADER for name in row.root + row.agent
-        )
+        # Which rows a name can make fire, so that a request costs what it carries and not what the table
+        # holds.
+        self._at: dict[Place, dict[str, list[int]]] = {place: {} for place in Place}
+        for at, row in enumerate(self._rows):
+            for name in row.root + row.agent:
+                self._at[row.place].setdefault(name, []).append(at)
 
     def tag_of(self, facts: RequestFacts, path: TaggedPath) -> Tag | None:
         """What the request says of its trajectory; None if nothing. Raises InvalidId on an unusable id of
@@ -190,17 +193,20 @@ class Conventions:
         return self._from_table(facts)
 
     def _from_table(self, facts: RequestFacts) -> Tag | None:
-        tagged = not self._header_names.isdisjoint(facts.headers)
-        fields = facts.scan.fields
-        if not tagged and not fields and not facts.query:
-            return None
-        places: Mapping[Place, Mapping[str, str]] = {
-            _HEADER: facts.headers if tagged else {},
+        values: dict[Place, Mapping[str, str]] = {
+            _HEADER: facts.headers,
             _QUERY: facts.query,
-            _BODY: fields,
+            _BODY: facts.scan.fields,
         }
-        for row in self._rows:
-            tag = _read(row, places[row.place])
+        present: set[int] = set()
+        for place, carried in values.items():
+            rows = self._at[place]
+            for name in carried:
+                if name in rows:
+                    present.update(rows[name])
+        for at in sorted(present):
+            row = self._rows[at]
+            tag = _read(row, values[row.place])
             if tag is not None:
                 return tag
         return None

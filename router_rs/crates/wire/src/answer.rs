@@ -328,7 +328,7 @@ fn chat_choice(choice: &Choice, answer: &mut Answer, scratch: &mut Vec<u8>) {
     for call in calls {
         let id = (!call.id.is_empty()).then(|| hash::bytes(&call.id));
         let arguments = arguments::hash_text(&call.arguments, scratch);
-        chain = hash::link(chain, hash::call(&call.name, arguments, id));
+        chain = hash::link(chain, hash::call(hash::bytes(&call.name), arguments, id));
         answer.call_ids.extend(id);
         answer
             .tool_names

@@ -18,14 +18,20 @@ pub fn hash_text(text: &[u8], scratch: &mut Vec<u8>) -> u64 {
 }
 
 /// Reads a value that holds arguments: the usual string, or, from some clients, the object itself.
-pub fn hash_value(cursor: &mut Cursor<'_>, scratch: &mut Vec<u8>) -> Result<u64, JsonError> {
+pub fn hash_value(cursor: &mut Cursor<'_>, scratch: &mut Scratch) -> Result<u64, JsonError> {
     match cursor.peek()? {
         b'"' => {
-            let mut text = Vec::new();
-            cursor.string()?.decode_into(&mut text);
-            Ok(hash_text(&text, scratch))
+            let text = cursor.string()?.decode(&mut scratch.text);
+            Ok(hash_text(text, &mut scratch.escapes))
         }
-        b'n' => cursor.null().map(|()| hash_text(b"", scratch)),
-        _ => hash::canonical(cursor, &[], scratch),
+        b'n' => cursor.null().map(|()| hash_text(b"", &mut scratch.escapes)),
+        _ => hash::canonical(cursor, &[], &mut scratch.escapes),
     }
+}
+
+/// Buffers kept from call to call.
+#[derive(Default)]
+pub struct Scratch {
+    text: Vec<u8>,
+    escapes: Vec<u8>,
 }

@@ -79,15 +79,7 @@ impl<'a> RawStr<'a> {
         let mut rest = self.raw;
         while let Some(at) = memchr::memchr(b'\\', rest) {
             out.extend_from_slice(&rest[..at]);
-            let (code, used) = match rest[at + 1] {
-                b'n' => (0x0A, 2),
-                b't' => (0x09, 2),
-                b'r' => (0x0D, 2),
-                b'b' => (0x08, 2),
-                b'f' => (0x0C, 2),
-                b'u' => unicode_escape(&rest[at..]),
-                other => (u32::from(other), 2),
-            };
+            let (code, used) = code_point(&rest[at..]);
             push_code_point(out, code);
             rest = &rest[at + used..];
         }
@@ -95,6 +87,7 @@ impl<'a> RawStr<'a> {
     }
 
     /// The decoded bytes: borrowed from the source where nothing is escaped, else from `scratch`.
+    #[inline]
     pub fn decode<'s>(self, scratch: &'s mut Vec<u8>) -> &'s [u8]
     where
         'a: 's,
@@ -114,6 +107,19 @@ impl<'a> RawStr<'a> {
     }
 }
 
+/// The character an escape stands for, and the bytes it takes; `at` starts with the backslash of a checked escape.
+fn code_point(at: &[u8]) -> (u32, usize) {
+    match at[1] {
+        b'n' => (0x0A, 2),
+        b't' => (0x09, 2),
+        b'r' => (0x0D, 2),
+        b'b' => (0x08, 2),
+        b'f' => (0x0C, 2),
+        b'u' => unicode_escape(at),
+        other => (u32::from(other), 2),
+    }
+}
+
 /// Reads `\uXXXX`, or a pair of them, at the start of `at`; the cursor has checked the digits.
 fn unicode_escape(at: &[u8]) -> (u32, usize) {
     let high = hex4(&at[2..6]);
@@ -126,7 +132,11 @@ fn unicode_escape(at: &[u8]) -> (u32, usize) {
     (high, 6)
 }
 
+/// The value of four hex digits; of anything else no surrogate.
 fn hex4(digits: &[u8]) -> u32 {
+    if !digits.iter().all(u8::is_ascii_hexdigit) {
+        return 0;
+    }
     digits.iter().fold(0, |value, &digit| {
         let nibble = match digit {
             b'0'..=b'9' => digit - b'0',
@@ -137,7 +147,9 @@ fn hex4(digits: &[u8]) -> u32 {
 }
 
 fn push_code_point(out: &mut Vec<u8>, code: u32) {
-    if let Some(character) = char::from_u32(code) {
+    if code < 0x80 {
+        out.push(code as u8);
+    } else if let Some(character) = char::from_u32(code) {
         out.extend_from_slice(character.encode_utf8(&mut [0; 4]).as_bytes());
     } else {
         // A lone surrogate, D800..DFFF, in the form UTF-8 would give it.
@@ -187,6 +199,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// The first byte of the next token; whitespace is passed over.
+    #[inline]
     pub fn peek(&mut self) -> Result<u8, JsonError> {
         while let Some(&byte) = self.data.get(self.pos) {
             if !matches!(byte, b' ' | b'\n' | b'\t' | b'\r') {
@@ -197,6 +210,7 @@ impl<'a> Cursor<'a> {
         Err(self.error(Reason::Incomplete))
     }
 
+    #[inline]
     fn expect(&mut self, wanted: u8) -> Result<(), JsonError> {
         if self.peek()? == wanted {
             self.pos += 1;
@@ -228,6 +242,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// Steps to the next item of a container: `false` at its closing bracket, which is consumed.
+    #[inline]
     fn next_item(&mut self, first: &mut bool, close: u8) -> Result<bool, JsonError> {
         let byte = self.peek()?;
         if byte == close {
@@ -248,6 +263,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// The next key of the object entered; the value follows. `first` starts as `true`.
+    #[inline]
     pub fn key(&mut self, first: &mut bool) -> Result<Option<RawStr<'a>>, JsonError> {
         if !self.next_item(first, b'}')? {
             return Ok(None);
@@ -263,6 +279,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// Reads a string.
+    #[inline]
     pub fn string(&mut self) -> Result<RawStr<'a>, JsonError> {
         self.expect(b'"')?;
         let start = self.pos;
@@ -281,6 +298,34 @@ impl<'a> Cursor<'a> {
                 Some(b'\\') => {
                     escaped = true;
                     self.escape()?;
+                }
+                Some(_) => return Err(self.error(Reason::Control)),
+                None => return Err(self.error(Reason::Incomplete)),
+            }
+        }
+    }
+
+    /// Reads a string and appends its decoded text: one pass, for long texts.
+    pub fn string_into(&mut self, out: &mut Vec<u8>) -> Result<(), JsonError> {
+        self.expect(b'"')?;
+        loop {
+            let start = self.pos;
+            self.pos = skip_plain(self.data, self.pos);
+            out.extend_from_slice(&self.data[start..self.pos]);
+            match self.data.get(self.pos) {
+                Some(b'"') => {
+                    self.pos += 1;
+                    return Ok(());
+                }
+                Some(b'\\') => {
+                    let start = self.pos;
+                    self.escape()?;
+                    let (code, used) = code_point(&self.data[start..]);
+                    if used > self.pos - start {
+                        // The second half of a surrogate pair.
+                        self.escape()?;
+                    }
+                    push_code_point(out, code);
                 }
                 Some(_) => return Err(self.error(Reason::Control)),
                 None => return Err(self.error(Reason::Incomplete)),
@@ -487,6 +532,7 @@ const HIGHS: u64 = 0x8080_8080_8080_8080;
 ///
 /// Eight bytes at a time; in each of the three tests the lowest marked byte is exact (a borrow can only mark
 /// bytes above a true hit), so the lowest of all is.
+#[inline]
 fn skip_plain(data: &[u8], mut pos: usize) -> usize {
     let (words, _) = data[pos..].as_chunks::<8>();
     for word in words {

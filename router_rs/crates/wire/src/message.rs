@@ -21,6 +21,7 @@ pub struct Message {
 pub struct Scratch {
     text: Vec<u8>,
     escapes: Vec<u8>,
+    arguments: arguments::Scratch,
 }
 
 impl Scratch {
@@ -70,9 +71,9 @@ pub fn read(
             }
             b"function_call" => {
                 let before = cursor.position();
-                let function = function(cursor, &mut scratch.escapes)?;
+                let function = function(cursor, scratch)?;
                 if let Some((name, arguments)) = function {
-                    parts.calls = hash::link(parts.calls, hash::call(&name, arguments, None));
+                    parts.calls = hash::link(parts.calls, hash::call(name, arguments, None));
                     text_bytes += cursor.position() - before;
                 }
             }
@@ -104,7 +105,7 @@ pub fn read(
 fn content(cursor: &mut Cursor<'_>, scratch: &mut Scratch) -> Result<u64, JsonError> {
     let mut media = 0;
     match cursor.peek()? {
-        b'"' => cursor.string()?.decode_into(&mut scratch.text),
+        b'"' => cursor.string_into(&mut scratch.text)?,
         b'[' => cursor.elements(|cursor| {
             if let Some(part) = content_part(cursor, scratch)? {
                 media = hash::link(media, part);
@@ -120,7 +121,7 @@ fn content(cursor: &mut Cursor<'_>, scratch: &mut Scratch) -> Result<u64, JsonEr
 /// Reads one part: text is appended to `scratch.text`; of any other part the hash is returned.
 fn content_part(cursor: &mut Cursor<'_>, scratch: &mut Scratch) -> Result<Option<u64>, JsonError> {
     if cursor.peek()? == b'"' {
-        cursor.string()?.decode_into(&mut scratch.text);
+        cursor.string_into(&mut scratch.text)?;
         return Ok(None);
     }
     let bookmark = *cursor;
@@ -170,41 +171,48 @@ fn tool_calls(
                         .string_or_skip()?
                         .map(|id| hash::bytes(id.decode(&mut scratch.escapes)));
                 }
-                b"function" | b"custom" => called = function(cursor, &mut scratch.escapes)?,
+                b"function" | b"custom" => called = function(cursor, scratch)?,
                 _ => cursor.skip()?,
             }
             Ok(())
         })?;
         call_ids.extend(id);
-        let (name, arguments) = called.unwrap_or_default();
-        chain = hash::link(chain, hash::call(&name, arguments, id));
+        let (name, arguments) = called.unwrap_or_else(|| {
+            (
+                hash::bytes(b""),
+                arguments::hash_text(b"", &mut scratch.escapes),
+            )
+        });
+        chain = hash::link(chain, hash::call(name, arguments, id));
         Ok(())
     })?;
     Ok((chain, cursor.position() - before))
 }
 
-/// Reads `{"name": ..., "arguments": ...}`: the name and the hash of the arguments; `None` for another value.
+/// Reads `{"name": ..., "arguments": ...}`: hashes of both; `None` for another value.
 fn function(
     cursor: &mut Cursor<'_>,
-    scratch: &mut Vec<u8>,
-) -> Result<Option<(Vec<u8>, u64)>, JsonError> {
+    scratch: &mut Scratch,
+) -> Result<Option<(u64, u64)>, JsonError> {
     if cursor.peek()? != b'{' {
         return cursor.skip().map(|()| None);
     }
-    let mut name = Vec::new();
-    let mut hash = arguments::hash_text(b"", scratch);
+    let mut name = hash::bytes(b"");
+    let mut arguments = None;
     cursor.members(|cursor, key| {
-        match key.decode(scratch) {
+        match key.decode(&mut scratch.escapes) {
             b"name" => {
-                name.clear();
                 if let Some(text) = cursor.string_or_skip()? {
-                    text.decode_into(&mut name);
+                    name = hash::bytes(text.decode(&mut scratch.escapes));
                 }
             }
-            b"arguments" | b"input" => hash = arguments::hash_value(cursor, scratch)?,
+            b"arguments" | b"input" => {
+                arguments = Some(arguments::hash_value(cursor, &mut scratch.arguments)?);
+            }
             _ => cursor.skip()?,
         }
         Ok(())
     })?;
-    Ok(Some((name, hash)))
+    let arguments = arguments.unwrap_or_else(|| arguments::hash_text(b"", &mut scratch.escapes));
+    Ok(Some((name, arguments)))
 }

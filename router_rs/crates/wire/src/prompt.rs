@@ -35,7 +35,7 @@ impl Prompt {
         match cursor.peek()? {
             b'"' => {
                 let mut text = Vec::new();
-                cursor.string()?.decode_into(&mut text);
+                cursor.string_into(&mut text)?;
                 Ok(Some(Self::Text(text)))
             }
             b'[' => Self::read_list(cursor),
