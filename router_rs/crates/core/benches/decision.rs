@@ -1,14 +1,16 @@
 //! What one decision costs with 100,000 active trajectories on 64 workers, for every combination of order, placement
 //! and admission.
 //!
-//! `turn`: a step of some trajectory ends and its next one arrives, actions drained; two events, so halve it for one.
-//! `predicted`: a prediction ranks some trajectory anew. `overload`: the same turn while every worker has a queue.
+//! One event with all its actions drained: a step arrives, ends, or a prediction ranks its trajectory anew; `overload_`
+//! is the same while every worker has a queue.
 
-use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use criterion::measurement::{Measurement, ValueFormatter, WallTime};
+use criterion::{Criterion, criterion_group, criterion_main};
 use heddle_core::event::{Outcome, StepArrived, StepEnded, WorkerUp};
 use heddle_core::{Core, Event, Policy};
 use std::cell::LazyCell;
 use std::hint::black_box;
+use std::time::Duration;
 
 const TRAJECTORIES: u64 = 100_000;
 const WORKERS: u64 = 64;
@@ -67,7 +69,8 @@ impl Run {
             }));
         }
         for trajectory in 0..TRAJECTORIES {
-            run.arrive(trajectory);
+            let arrived = run.next_arrival(trajectory);
+            run.arrive(arrived);
             let mean = (run.draw.next() % 60_000) as f64;
             run.handle(Event::Predicted {
                 trajectory,
@@ -89,32 +92,33 @@ impl Run {
         }
     }
 
-    fn arrive(&mut self, trajectory: u64) {
+    fn next_arrival(&mut self, trajectory: u64) -> StepArrived {
         self.next_step += 1;
-        let step = self.next_step;
         let turn = self.turns[trajectory as usize] % 8;
         self.turns[trajectory as usize] += 1;
-        let chain = if self.reads_chain {
-            (0..MESSAGES + 2 * turn)
-                .map(|i| trajectory * 1_000 + i)
-                .collect()
+        let messages = if self.reads_chain {
+            MESSAGES + 2 * turn
         } else {
-            Vec::new()
+            0
         };
-        self.handle(Event::StepArrived(StepArrived {
-            step,
+        StepArrived {
+            step: self.next_step,
             trajectory,
             group: Some(trajectory / 16),
             prompt_tokens: 2_000,
-            chain,
+            chain: (0..messages).map(|i| trajectory * 1_000 + i).collect(),
             pinned_worker: None,
-        }));
-        self.live.push((step, trajectory));
+        }
     }
 
-    fn end_one(&mut self) -> u64 {
+    fn arrive(&mut self, arrived: StepArrived) {
+        self.live.push((arrived.step, arrived.trajectory));
+        self.handle(Event::StepArrived(arrived));
+    }
+
+    fn end_one(&mut self) {
         let at = self.draw.next() as usize % self.live.len();
-        let (step, trajectory) = self.live.swap_remove(at);
+        let (step, _) = self.live.swap_remove(at);
         self.handle(Event::StepEnded(StepEnded {
             step,
             outcome: Outcome::Done,
@@ -122,13 +126,50 @@ impl Run {
             output_tokens: 40 + step % 400,
             cached_tokens: 1_900,
         }));
-        trajectory
     }
 
-    fn turn(&mut self) {
-        self.end_one();
+    /// CPU time of `n` steps that arrive, as many ending between.
+    fn time_arrivals(&mut self, n: u64) -> Duration {
+        let before = |run: &mut Self| {
+            run.end_one();
+            let trajectory = run.draw.next() % TRAJECTORIES;
+            run.next_arrival(trajectory)
+        };
+        self.time(n, before, Self::arrive)
+    }
+
+    /// CPU time of `n` steps that end, as many arriving between.
+    fn time_ends(&mut self, n: u64) -> Duration {
+        self.time(n, Self::arrive_any, |run, ()| run.end_one())
+    }
+
+    fn arrive_any(&mut self) {
         let trajectory = self.draw.next() % TRAJECTORIES;
-        self.arrive(trajectory);
+        let arrived = self.next_arrival(trajectory);
+        self.arrive(arrived);
+    }
+
+    /// Does `before` and `timed` in turn, many at a time, so that the clock is read seldom.
+    fn time<T>(
+        &mut self,
+        n: u64,
+        before: impl Fn(&mut Self) -> T,
+        timed: impl Fn(&mut Self, T),
+    ) -> Duration {
+        const AT_A_TIME: u64 = 256;
+        let mut spent = Duration::ZERO;
+        let mut left = n;
+        while left > 0 {
+            let count = left.min(AT_A_TIME);
+            let prepared: Vec<T> = (0..count).map(|_| before(self)).collect();
+            let start = CpuTime::now();
+            for one in prepared {
+                timed(self, one);
+            }
+            spent += CpuTime::now() - start;
+            left -= count;
+        }
+        spent
     }
 
     fn predict(&mut self) {
@@ -142,7 +183,46 @@ impl Run {
     }
 }
 
-fn decision(c: &mut Criterion) {
+/// CPU time of this thread: what else runs on the machine does not count.
+struct CpuTime;
+
+impl CpuTime {
+    fn now() -> Duration {
+        let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+        Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+    }
+}
+
+impl Measurement for CpuTime {
+    type Intermediate = Duration;
+    type Value = Duration;
+
+    fn start(&self) -> Duration {
+        Self::now()
+    }
+
+    fn end(&self, start: Duration) -> Duration {
+        Self::now() - start
+    }
+
+    fn add(&self, a: &Duration, b: &Duration) -> Duration {
+        *a + *b
+    }
+
+    fn zero(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    fn to_f64(&self, value: &Duration) -> f64 {
+        value.as_nanos() as f64
+    }
+
+    fn formatter(&self) -> &dyn ValueFormatter {
+        WallTime.formatter()
+    }
+}
+
+fn decision(c: &mut Criterion<CpuTime>) {
     for order in ["fcfs", "round_robin", "shortest_first", "longest_first"] {
         for placement in [
             "round_robin",
@@ -154,23 +234,23 @@ fn decision(c: &mut Criterion) {
             for admission in ["unlimited", "slots", "working_set"] {
                 let mut group = c.benchmark_group(format!("{order}+{placement}+{admission}"));
                 // Built by the first benchmark that the command line lets through.
-                let run = |slots| Run::new(order, placement, admission, slots, WORKERS * 200);
-                let mut roomy = LazyCell::new(|| run(256));
-                let mut full = LazyCell::new(|| run(64));
-                group.throughput(Throughput::Elements(2));
-                group.bench_function("turn", |b| {
-                    let run = LazyCell::force_mut(&mut roomy);
-                    b.iter(|| run.turn());
-                });
-                group.bench_function("overload", |b| {
-                    let run = LazyCell::force_mut(&mut full);
-                    b.iter(|| run.turn());
-                });
-                group.throughput(Throughput::Elements(1));
-                group.bench_function("predicted", |b| {
-                    let run = LazyCell::force_mut(&mut roomy);
-                    b.iter(|| run.predict());
-                });
+                for (name, slots) in [("", 256), ("overload_", 64)] {
+                    let mut run = LazyCell::new(move || {
+                        Run::new(order, placement, admission, slots, WORKERS * 200)
+                    });
+                    group.bench_function(format!("{name}step_arrived"), |b| {
+                        let run = LazyCell::force_mut(&mut run);
+                        b.iter_custom(|n| run.time_arrivals(n));
+                    });
+                    group.bench_function(format!("{name}step_ended"), |b| {
+                        let run = LazyCell::force_mut(&mut run);
+                        b.iter_custom(|n| run.time_ends(n));
+                    });
+                    group.bench_function(format!("{name}predicted"), |b| {
+                        let run = LazyCell::force_mut(&mut run);
+                        b.iter(|| run.predict());
+                    });
+                }
                 group.finish();
             }
         }
@@ -180,8 +260,9 @@ fn decision(c: &mut Criterion) {
 criterion_group! {
     name = benches;
     config = Criterion::default()
-        .warm_up_time(std::time::Duration::from_millis(200))
-        .measurement_time(std::time::Duration::from_millis(600))
+        .with_measurement(CpuTime)
+        .warm_up_time(Duration::from_millis(200))
+        .measurement_time(Duration::from_millis(600))
         .sample_size(20);
     targets = decision
 }

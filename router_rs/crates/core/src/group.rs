@@ -16,6 +16,8 @@ const MEMORY: usize = 65_536;
 pub struct Group {
     /// Lengths of ended members.
     pub ended: LogStats,
+    /// Changes of `ended`.
+    pub lessons: u64,
     /// Known members.
     pub members: u32,
     /// Where the last member without a home went.

@@ -53,10 +53,29 @@ impl Core {
                 .and_then(|group| self.groups.get_mut(group))
             {
                 group.ended.take_back(tokens as f64);
+                group.lessons += 1;
             }
         }
-        self.renew_estimate(id);
+        // Its own progress was taken in when its last step ended; siblings may have ended since.
+        let taught = self.lessons(id);
+        if self
+            .trajectories
+            .get(id)
+            .is_some_and(|t| !t.ranked || t.lessons != taught)
+        {
+            self.renew_estimate(id);
+        }
         self.rank(id);
+    }
+
+    /// Ended siblings of a trajectory.
+    fn lessons(&self, id: TrajectoryId) -> u64 {
+        let group = self
+            .trajectories
+            .get(id)
+            .and_then(|t| t.group)
+            .and_then(|group| self.groups.get(group));
+        group.map_or(0, |group| group.lessons)
     }
 
     /// Puts a trajectory among the active ones.
@@ -89,10 +108,9 @@ impl Core {
         let Some(trajectory) = self.trajectories.get(id) else {
             return;
         };
-        let siblings = trajectory
-            .group
-            .and_then(|group| self.groups.get(group))
-            .map(|group| &group.ended);
+        let group = trajectory.group.and_then(|group| self.groups.get(group));
+        let lessons = group.map_or(0, |group| group.lessons);
+        let siblings = group.map(|group| &group.ended);
         let progress = Progress {
             generated: trajectory.generated,
             steps: trajectory.steps,
@@ -103,14 +121,11 @@ impl Core {
             trajectory.remaining,
             self.estimator.remaining(&self.policy, &progress),
         );
-        if old == new {
-            return;
-        }
         let (ranked, home) = (
             trajectory.ranked,
             self.home_of(trajectory).map(|worker| worker.id),
         );
-        if ranked {
+        if ranked && old != new {
             self.active.update(id, old, new);
             if let Some(worker) = home.and_then(|home| self.workers.get_mut(home)) {
                 worker.homed.update(id, old, new);
@@ -118,6 +133,7 @@ impl Core {
         }
         if let Some(trajectory) = self.trajectories.get_mut(id) {
             trajectory.remaining = new;
+            trajectory.lessons = lessons;
         }
     }
 
@@ -347,6 +363,7 @@ impl Core {
             .and_then(|group| self.groups.get_mut(group))
         {
             group.ended.add(tokens as f64);
+            group.lessons += 1;
         }
     }
 }

@@ -147,6 +147,8 @@ pub struct Trajectory {
     pub prediction: Option<Prediction>,
     /// Expected output tokens still to come; the key in the rankings.
     pub remaining: u64,
+    /// Changes of its group's statistics that the estimate has taken in.
+    pub lessons: u64,
     /// Counts as active.
     pub ranked: bool,
     /// KV tokens counted for it at home.
@@ -176,6 +178,7 @@ impl Trajectory {
             turns: 0,
             prediction: None,
             remaining: 0,
+            lessons: 0,
             ranked: false,
             committed: 0,
             gap_since: None,
