@@ -365,6 +365,12 @@ class GatewayStats(_Answer):
     history: HistoryStats
 
 
+class CoreAudit(_Answer):
+    """What the decision core finds when it checks its own books."""
+
+    broken: list[str] = Field(description="Invariants that do not hold, in words; empty when all do.")
+
+
 # ---------------------------------------------------------------------------------------------- problems
 
 

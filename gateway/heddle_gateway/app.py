@@ -211,6 +211,7 @@ def create_app(settings: Settings) -> HeddleApp:
                 workers=FleetControl(fleet),
                 step_counts=lambda: _step_counts(driver.stats()),
                 core_stats=driver.stats,
+                core_audit=driver.audit,
                 history_stats=history.stats,
             )
         )

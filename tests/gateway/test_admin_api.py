@@ -277,6 +277,7 @@ async def test_counts_of_gateway_core_and_history_agree(gateway: Any, worker: An
     ended = {name: count for name, count in stats["steps"]["ended"].items() if count}
     assert ended == {"done": 1, "client_error": 1}
     assert (stats["history"]["written"], stats["history"]["queued"]) == (2, 0)
+    assert await get(gateway, "/audit") == {"broken": []}
     [item] = (await get(gateway, "/trajectories"))["items"]
     assert item["outcomes"] == ended
 
@@ -353,6 +354,7 @@ def test_the_api_documents_itself() -> None:
         "/admin/v1/workers": {"get", "post"},
         "/admin/v1/workers/{worker_id}": {"get", "delete"},
         "/admin/v1/policy": {"get", "put"},
+        "/admin/v1/audit": {"get"},
         "/admin/v1/stats": {"get"},
     }
     for path, methods in paths.items():

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Protocol
 
 from fastapi import APIRouter, Depends, Path, Query, Response
 from heddle_contracts.admin import (
+    CoreAudit,
     FinishAnswer,
     GatewayStats,
     HistoryStats,
@@ -72,6 +73,7 @@ class AdminDeps:
     workers: WorkerControl
     step_counts: Callable[[], StepCounts]
     core_stats: Callable[[], dict[str, int]]
+    core_audit: Callable[[], list[str]]
     history_stats: Callable[[], HistoryStats]
 
 
@@ -111,6 +113,11 @@ def admin_router(deps: AdminDeps) -> APIRouter:
     @router.get("/stats", tags=["stats"], summary="Counts of steps, core and history")
     async def get_stats() -> GatewayStats:
         return GatewayStats(steps=deps.step_counts(), core=deps.core_stats(), history=deps.history_stats())
+
+    @router.get("/audit", tags=["stats"], summary="Broken invariants of the decision core")
+    async def get_audit() -> CoreAudit:
+        """Walks all live state while steps wait: for tests and on suspicion, not for monitoring."""
+        return CoreAudit(broken=deps.core_audit())
 
     return router
 
