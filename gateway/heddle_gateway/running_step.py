@@ -1,5 +1,6 @@
 """What serve_step holds of one step while it runs, and what it needs of the fleet."""
 
+import json
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -137,7 +138,7 @@ class RunningSteps:
         return [
             run.attempt
             for run in self._runs.values()
-            if run.attempt is not None and rid in (run.attempt.rid, run.call.scan.fields.get("rid"))
+            if run.attempt is not None and (rid == run.attempt.rid or _was_sent_as(run.call, rid))
         ]
 
     def end_waiting(self, rid: str | None) -> int:
@@ -145,11 +146,19 @@ class RunningSteps:
         waiting = [
             run
             for run in self._runs.values()
-            if run.attempt is None and (rid is None or rid == run.call.scan.fields.get("rid"))
+            if run.attempt is None and (rid is None or _was_sent_as(run.call, rid))
         ]
         for run in waiting:
             run.interrupts.stop()
         return len(waiting)
+
+
+def _was_sent_as(call: Call, rid: str) -> bool:
+    """Whether the client gave its request this id. Aborts are rare, so bodies are read only when one comes."""
+    if rid.encode() not in call.body:
+        return False
+    body = json.loads(call.body)
+    return isinstance(body, dict) and body.get("rid") == rid
 
 
 def body_for(call: Call, attempt: Attempt) -> bytes:

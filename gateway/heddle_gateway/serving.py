@@ -4,8 +4,11 @@ goodbye.
 
 import json
 import logging
+import signal
 import socket
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 import uvicorn
@@ -38,6 +41,21 @@ class JsonLines(logging.Formatter):
         return json.dumps(line)
 
 
+class GatewayServer(uvicorn.Server):
+    """Ends with its own exit code: uvicorn's would raise the signal again after a clean end."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        before = {
+            number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)
+        }
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
 def configure_logging() -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines())
@@ -60,7 +78,7 @@ def serve(settings: Settings) -> int:
         log.error("%s", error)
         listening.close()
         return 1
-    server = uvicorn.Server(
+    server = GatewayServer(
         uvicorn.Config(
             app,
             loop="uvloop",

@@ -1,6 +1,6 @@
 """uvicorn's HTTP protocol with two additions that a step would otherwise pay for.
 
-* A hang-up calls back. Plain ASGI tells it to a pending ``receive`` only, which costs every step a task of its own;
+* A hang-up calls back. Plain ASGI tells it to a pending ``receive`` only, which costs every step a task;
   ``scope["heddle.hang_ups"]`` is a HangUps, which calls when the line is cut.
 * What is written in one turn of the event loop goes out in one system call: uvicorn writes the headers of an
   answer and its body apart.

@@ -108,6 +108,11 @@ class Directory:
         """The entry seen longest ago."""
         return next(iter(self._by_key.values()), None)
 
+    def put_last(self, live: LiveTrajectory) -> None:
+        """As if it had been seen now."""
+        key = (live.tenant, live.trajectory_id)
+        self._by_key[key] = self._by_key.pop(key)
+
     def by_handle(self, handle: int) -> LiveTrajectory | None:
         return self._by_handle.get(handle)
 

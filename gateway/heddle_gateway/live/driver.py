@@ -270,8 +270,12 @@ class Driver:
 
     def _retire_the_oldest(self) -> None:
         oldest = self.directory.oldest()
-        if oldest is not None:
-            self.finish(oldest)
+        if oldest is None:
+            return
+        self.finish(oldest)
+        if self.directory.by_handle(oldest.handle) is not None:
+            # It has live steps and goes with the last of them; the next one asked shall be another.
+            self.directory.put_last(oldest)
 
 
 def _laid_over(base: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
