@@ -1,15 +1,32 @@
 """Types of the native module. Time is always an argument: microseconds of one monotonic clock (``now``)."""
 
-from typing import Any, Final, Literal, final
+from typing import Any, Final, final
+
+from heddle_core.names import Dialect, FailureKind, HistoryUnit, Outcome
+
+__all__ = [
+    "DEBUG_BUILD",
+    "Answer",
+    "Core",
+    "Dispatch",
+    "Expire",
+    "Reject",
+    "Scan",
+    "StreamTap",
+    "Withdraw",
+    "read_answer",
+    "replay",
+    "scan_body",
+    "splice",
+]
 
 DEBUG_BUILD: Final[bool]
 
-Outcome = Literal["done", "aborted", "worker_lost", "client_error", "worker_error", "rejected", "timed_out"]
-FailureKind = Literal["unreachable", "overloaded", "worker_error"]
-
 @final
 class Dispatch:
-    """Send this step to this worker now. ``priority`` is the engine's number, higher first (level x spacing)."""
+    """Send this step to this worker now. ``priority`` is the engine's number, higher first (level x
+    spacing).
+    """
 
     step: int
     worker: int
@@ -30,7 +47,9 @@ class Reject:
 
 @final
 class Withdraw:
-    """Cancel the running attempt of this step: its worker is gone. Then report attempt_failed or step_ended."""
+    """Cancel the running attempt of this step: its worker is gone. Then report attempt_failed or
+    step_ended.
+    """
 
     step: int
     worker: int
@@ -43,7 +62,7 @@ class Expire:
     trajectory: int
     reason: str
 
-Action = Dispatch | Reject | Withdraw | Expire
+_Action = Dispatch | Reject | Withdraw | Expire
 
 @final
 class Core:
@@ -66,13 +85,13 @@ class Core:
         kv_tokens: int,
         has_priority: bool,
         profile_json: str | None = None,
-    ) -> list[Action]: ...
-    def worker_draining(self, now: int, worker: int, generation: int) -> list[Action]: ...
-    def worker_down(self, now: int, worker: int, generation: int) -> list[Action]: ...
-    def worker_removed(self, now: int, worker: int, generation: int) -> list[Action]: ...
+    ) -> list[_Action]: ...
+    def worker_draining(self, now: int, worker: int, generation: int) -> list[_Action]: ...
+    def worker_down(self, now: int, worker: int, generation: int) -> list[_Action]: ...
+    def worker_removed(self, now: int, worker: int, generation: int) -> list[_Action]: ...
     def load_report(
         self, now: int, worker: int, generation: int, *, running: int, waiting: int, kv_used: int
-    ) -> list[Action]: ...
+    ) -> list[_Action]: ...
     # steps
     def step_arrived(
         self,
@@ -84,14 +103,14 @@ class Core:
         prompt_tokens: int,
         body: Any = None,
         pinned_worker: int | None = None,
-    ) -> list[Action]:
+    ) -> list[_Action]:
         """``body``: the Scan of the request; its hash chain serves cache-aware placement only."""
-    def first_byte(self, now: int, step: int) -> list[Action]: ...
-    def step_aborting(self, now: int, step: int) -> list[Action]:
+    def first_byte(self, now: int, step: int) -> list[_Action]: ...
+    def step_aborting(self, now: int, step: int) -> list[_Action]:
         """The client left; the abort is on its way. Later steps of this trajectory wait for step_ended."""
     def attempt_failed(
         self, now: int, step: int, worker: int, generation: int, kind: FailureKind
-    ) -> list[Action]:
+    ) -> list[_Action]:
         """The attempt ended and no byte of an answer reached the client: another worker, or a Reject."""
     def step_ended(
         self,
@@ -102,15 +121,15 @@ class Core:
         prompt_tokens: int,
         output_tokens: int,
         cached_tokens: int,
-    ) -> list[Action]: ...
+    ) -> list[_Action]: ...
     # knowledge
-    def predicted(self, now: int, trajectory: int, mean: float, sigma: float) -> list[Action]: ...
-    def install_plan(self, now: int, plan_json: str) -> list[Action]: ...
-    def set_policy(self, now: int, policy_json: str) -> list[Action]: ...
-    def trajectory_finished(self, now: int, trajectory: int) -> list[Action]: ...
+    def predicted(self, now: int, trajectory: int, mean: float, sigma: float) -> list[_Action]: ...
+    def install_plan(self, now: int, plan_json: str) -> list[_Action]: ...
+    def set_policy(self, now: int, policy_json: str) -> list[_Action]: ...
+    def trajectory_finished(self, now: int, trajectory: int) -> list[_Action]: ...
     # time
     def poll_timeout(self) -> int | None: ...
-    def handle_timeout(self, now: int) -> list[Action]: ...
+    def handle_timeout(self, now: int) -> list[_Action]: ...
     # looking in
     def policy_json(self) -> str: ...
     def trajectory_view(self, trajectory: int) -> dict[str, Any] | None: ...
@@ -121,12 +140,11 @@ class Core:
         """JSON lines of (now, event) since the last call; empty when journalling is off."""
 
 def replay(journal: bytes, policy_json: str | None = None) -> dict[str, Any]:
-    """Runs a journal through a fresh core: {"events", "actions", "digest"}; equal digests mean equal decisions."""
+    """Runs a journal through a fresh core: {"events", "actions", "digest"}; equal digests mean equal
+    decisions.
+    """
 
 # ---------------------------------------------------------------------------------------------- wire
-
-Dialect = Literal["chat", "completions", "generate"]
-HistoryUnit = Literal["messages", "bytes", "tokens", "opaque"]
 
 @final
 class Scan:
@@ -158,18 +176,23 @@ class Scan:
     def assistant_turns(self) -> int: ...
     @property
     def unit(self) -> HistoryUnit:
-        """What lengths of the history count: chat messages, bytes of text, token ids; opaque: a batch, or nothing."""
+        """What lengths of the history count: chat messages, bytes of text, token ids; opaque: a batch, or
+        nothing.
+        """
     @property
     def history_length(self) -> int: ...
     @property
     def head(self) -> int:
-        """Hash of a leading system or developer message; in the text dialects of the first block. 0 without one."""
+        """Hash of a leading system or developer message; in the text dialects of the first block. 0 without
+        one.
+        """
     @property
     def fields(self) -> dict[str, str]:
         """Strings that may name a trajectory, by dotted path (``metadata.session_id``); known paths only."""
     def chain(self) -> list[int]:
-        """Hashes of prefixes. Chat: ``chain[i]`` covers messages 0..=i. Other dialects: ``chain[i]`` covers the first
-        i + 1 whole blocks of TEXT_BLOCK bytes or TOKEN_BLOCK tokens."""
+        """Hashes of prefixes. Chat: ``chain[i]`` covers messages 0..=i. Other dialects: ``chain[i]`` covers
+        the first i + 1 whole blocks of TEXT_BLOCK bytes or TOKEN_BLOCK tokens.
+        """
     def message_hashes(self) -> list[int]: ...
     def roles(self) -> list[str]: ...
     def assistant_positions(self) -> list[int]:
@@ -184,7 +207,9 @@ class Scan:
         """Hash of ``length`` bytes or tokens of a prompt from ``start``; None in chat and out of range."""
 
 def scan_body(body: bytes, dialect: Dialect) -> Scan:
-    """Raises ValueError, with the position: no JSON, no object, no UTF-8, nested deeper than 512. Types are not checked."""
+    """Raises ValueError, with the position: no JSON, no object, no UTF-8, nested deeper than 512. Types are
+    not checked.
+    """
 
 def splice(
     body: bytes,
@@ -195,9 +220,11 @@ def splice(
     ask_usage: bool,
     drop: list[str] = ...,
 ) -> bytes:
-    """The body with ``rid`` and ``priority`` set, usage asked for if it streams, top-level members in ``drop`` gone.
+    """The body with ``rid`` and ``priority`` set, usage asked for if it streams, top-level members in
+    ``drop`` gone.
 
-    Every other byte stays. Raises ValueError if ``scan`` is of another body, or ``rid`` is not of letters, digits, -_.:
+    Every other byte stays. Raises ValueError if ``scan`` is of another body, or ``rid`` is not of letters,
+    digits, -_.:
     """
 
 @final
@@ -229,7 +256,9 @@ class Answer:
         """Of each call, by choice and index; repeats stay."""
     @property
     def answer_hashes(self) -> list[int]:
-        """One a choice. Chat: equal to the message's hash in the next request. Other dialects: of the exact text."""
+        """One a choice. Chat: equal to the message's hash in the next request. Other dialects: of the exact
+        text.
+        """
     @property
     def text_spans(self) -> list[tuple[int, int]]:
         """Text dialects: (bytes, hash) of each choice's text, to be compared with Scan.span_hash."""

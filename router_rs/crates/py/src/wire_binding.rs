@@ -10,10 +10,6 @@ const DETACH_ABOVE: usize = 64 * 1024;
 
 /// Adds this binding's classes to the module.
 pub fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
-    // The stub's type aliases exist at run time too, so that annotations may be imported like anything else.
-    let literal = m.py().import("typing")?.getattr("Literal")?;
-    m.add("Dialect", literal.get_item(("chat", "completions", "generate"))?)?;
-    m.add("HistoryUnit", literal.get_item(("messages", "bytes", "tokens", "opaque"))?)?;
     m.add_class::<Scan>()?;
     m.add_class::<StreamTap>()?;
     m.add_class::<Answer>()?;
