@@ -52,6 +52,7 @@ from heddle_gateway.store.history_reader import HistoryReader
 from heddle_gateway.store.step_writer import StepWriter
 from heddle_gateway.telemetry.history import HistoryLimits, HistoryWriter
 from heddle_gateway.telemetry.metrics import Metrics
+from heddle_gateway.telemetry.step_log import log_step
 from heddle_gateway.upstream.forward import Upstream
 from heddle_gateway.upstream.pool import PoolLimits
 
@@ -178,9 +179,10 @@ def create_app(settings: Settings) -> HeddleApp:
         driver=driver,
         fleet=fleet,
         upstream=upstream,
-        sinks=(history.put, metrics.step_ended),
+        sinks=(history.put, metrics.step_ended, *((log_step,) if settings.access_log else ())),
         on_refused=metrics.refused,
         max_body_bytes=settings.max_body_bytes,
+        ping_period_s=settings.ping_period_s,
     )
     gateway = Gateway(settings, driver, fleet, book, upstream, history, metrics, steps)
 

@@ -1,6 +1,7 @@
 """What serve_step holds of one step while it runs, and what it needs of the fleet."""
 
 import json
+import time
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -8,7 +9,9 @@ from heddle_contracts.steps import Outcome
 
 from heddle_gateway.accounting.open_step import OpenStep
 from heddle_gateway.asgi.interrupts import Interrupts
+from heddle_gateway.asgi.pings import Pings
 from heddle_gateway.asgi.reply import Headers, Reply
+from heddle_gateway.dialects.aborted_answer import aborted_answer, aborted_stream
 from heddle_gateway.dialects.dialect import Dialect
 from heddle_gateway.dialects.errors import ApiError
 from heddle_gateway.dialects.wire import Answer, Scan, StreamTap, splice
@@ -103,6 +106,7 @@ class Run:
     interrupts: Interrupts
     account: OpenStep
     ticket: Ticket
+    pings: Pings | None = None
     attempt: Attempt | None = None
     tap: StreamTap | None = None
     answer: Answer | None = None
@@ -154,7 +158,7 @@ class RunningSteps:
 
 
 def _was_sent_as(call: Call, rid: str) -> bool:
-    """Whether the client gave its request this id. Aborts are rare, so bodies are read only when one comes."""
+    """Whether the client gave its request this id. Aborts are rare: bodies are read when one comes."""
     if rid.encode() not in call.body:
         return False
     body = json.loads(call.body)
@@ -179,6 +183,20 @@ def body_for(call: Call, attempt: Attempt) -> bytes:
         priority=None if sense == "none" else PRIORITY_SIGN[sense] * attempt.dispatch.priority,
         ask_usage=call.scan.stream and call.dialect.asks_usage,
         drop=drop,
+    )
+
+
+def aborted_body(run: Run) -> bytes:
+    """The answer to a step that was aborted before a worker had it."""
+    scan = run.call.scan
+    write = aborted_stream if scan.stream else aborted_answer
+    return write(
+        run.call.dialect,
+        request_id=f"aborted-{run.ticket.step}",
+        model=scan.model,
+        choices=scan.choices,
+        prompt_tokens=scan.prompt_tokens,
+        created=int(time.time()),
     )
 
 

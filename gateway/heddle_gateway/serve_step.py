@@ -23,11 +23,11 @@ from heddle_contracts.steps import Outcome
 from heddle_gateway.accounting.ended_step import EndedStep
 from heddle_gateway.accounting.open_step import OpenStep
 from heddle_gateway.asgi.interrupts import Interrupted, Interrupts, Reason, Receive
+from heddle_gateway.asgi.pings import EVENT_STREAM, Pings
 from heddle_gateway.asgi.reply import Headers, Reply, Send
 from heddle_gateway.asgi.request_body import ClientError, ClientLeft, read_body
-from heddle_gateway.dialects.aborted_answer import aborted_answer, aborted_stream
 from heddle_gateway.dialects.dialect import Dialect
-from heddle_gateway.dialects.errors import ApiError, message_of, nested, stream_error_event, wrapped
+from heddle_gateway.dialects.errors import ApiError, message_of, stream_error_event, wrapped
 from heddle_gateway.dialects.events import end_of_last_event
 from heddle_gateway.dialects.wire import StreamTap, read_answer, scan_body
 from heddle_gateway.identity import RequestFacts, TrajectoryBook
@@ -41,6 +41,7 @@ from heddle_gateway.running_step import (
     Fleet,
     Run,
     RunningSteps,
+    aborted_body,
     body_for,
     identity_headers,
     outcome_of,
@@ -61,7 +62,6 @@ log = logging.getLogger(__name__)
 # An error body is a message, not an answer.
 MAX_ERROR_BODY: Final = 1024 * 1024
 JSON: Final = (b"content-type", b"application/json")
-EVENT_STREAM: Final = (b"content-type", b"text/event-stream; charset=utf-8")
 # "Not here, not now": SGLang's full queue, or pushed out of it by a request of higher priority. Another
 # worker may.
 BUSY_STATUSES: Final = frozenset({429, 503})
@@ -82,6 +82,7 @@ class StepServer:
         sinks: Sequence[Callable[[EndedStep], None]],
         on_refused: Callable[[int], None],
         max_body_bytes: int,
+        ping_period_s: float = 0.0,
     ) -> None:
         self._book = book
         self._driver = driver
@@ -90,6 +91,7 @@ class StepServer:
         self._sinks = tuple(sinks)
         self._on_refused = on_refused
         self._max_body_bytes = max_body_bytes
+        self._ping_period_s = ping_period_s
         self._aborts: set[asyncio.Task[bool]] = set()
         self.running = RunningSteps()
 
@@ -111,7 +113,8 @@ class StepServer:
             return
         except ClientError as error:
             self._on_refused(error.status)
-            await _refuse(reply, ApiError(error.status, error.message, param=error.param))
+            fault = ApiError(error.status, error.message, param=error.param)
+            await _refuse(reply, fault.status, fault.headers(), fault.body())
             return
         run = self._arrive(call, reply, Interrupts(receive, scope.get("heddle.hang_ups")))
         try:
@@ -172,6 +175,8 @@ class StepServer:
         )
         run = Run(call, reply, interrupts, account, ticket)
         self.running.add(run)
+        if self._ping_period_s and call.scan.stream:
+            run.pings = Pings(reply, self._ping_period_s)
         return run
 
     async def _follow_decisions(self, run: Run) -> None:
@@ -186,8 +191,9 @@ class StepServer:
                 # Dispatched and withdrawn before this task came to run.
                 decision = await run.ticket.decided()
             if isinstance(decision, Reject):
-                self._end(run, Outcome.REJECTED, decision.status)
-                await _refuse(run.reply, rejection(decision, run.last_failure))
+                fault = rejection(decision, run.last_failure)
+                self._end(run, Outcome.REJECTED, run.reply.status or fault.status)
+                await _refuse(run.reply, fault.status, fault.headers(), fault.body())
                 return
             try:
                 await self._attempt(run, decision)
@@ -202,6 +208,7 @@ class StepServer:
             raise AttemptFailed("unreachable", "the worker has left the fleet")
         call = run.call
         attempt = run.attempt = Attempt(dispatch, worker, os.urandom(16).hex())
+        run.tap = run.answer = None
         run.account.dispatched(worker.name, dispatch.level, time.monotonic())
         whole = not call.scan.stream
         try:
@@ -249,10 +256,8 @@ class StepServer:
                 # A broken event must not swallow the error event that may have to follow it.
                 end = end_of_last_event(out)
                 out, held = out[:end], out[end:]
-                if reply.status is None:
-                    run.account.answering(time.monotonic())
-                    self._driver.first_byte(run.ticket)
-                    await reply.begin(exchange.status, self._answer_headers(run, exchange))
+                if out and not run.account.answer_began and not run.account.ended:
+                    await self._begin_stream(run, exchange)
                 if b"[DONE]" in out and not run.account.ended and tap.answer().done:
                     # As above: a client leaves at [DONE], and may be back at once.
                     self._end_stream(run, tap)
@@ -262,6 +267,15 @@ class StepServer:
             if not run.account.ended:
                 self._end_stream(run, tap)
         await reply.end(held)
+
+    async def _begin_stream(self, run: Run, exchange: Exchange) -> None:
+        run.account.answering(time.monotonic())
+        self._driver.first_byte(run.ticket)
+        headers = self._answer_headers(run, exchange)
+        if run.pings is not None:
+            run.pings.stop()
+        if run.reply.status is None:
+            await run.reply.begin(exchange.status, headers)
 
     def _end_stream(self, run: Run, tap: StreamTap) -> None:
         answer = run.answer = tap.answer()
@@ -285,13 +299,14 @@ class StepServer:
             raise AttemptFailed("unreachable", message_of(body))
         if status >= 500:
             self._note_failure(run, "worker_error")
-        self._end(run, Outcome.CLIENT_ERROR if status < 500 else Outcome.WORKER_ERROR, status)
+        outcome = Outcome.CLIENT_ERROR if status < 500 else Outcome.WORKER_ERROR
+        self._end(run, outcome, run.reply.status or status)
         headers = [
             pair
             for pair in self._answer_headers(run, exchange)
             if pair[0] not in (b"content-type", b"content-encoding")
         ]
-        await run.reply.whole(status, [JSON, *headers], wrapped(status, body))
+        await _refuse(run.reply, status, [JSON, *headers], wrapped(status, body))
 
     # ---------------------------------------------------------------- what goes wrong
 
@@ -301,7 +316,7 @@ class StepServer:
             await run.reply.end()  # lost behind [DONE]: the answer is whole
             return
         silent = isinstance(error, WorkerSilent)
-        if run.reply.status is None and not silent:
+        if not run.account.answer_began and not silent:
             if isinstance(error, WorkerOverCommitted):
                 raise AttemptFailed("overloaded", str(error)) from error
             sent = not isinstance(error, WorkerUnreachable)
@@ -311,14 +326,10 @@ class StepServer:
         if run.tap is not None:
             run.answer = run.tap.answer()
         outcome = Outcome.TIMED_OUT if silent else Outcome.WORKER_LOST
-        if run.reply.status is None:
-            fault = ApiError(504, f"The worker did not answer: {error}", code=outcome.value)
-            self._end(run, outcome, fault.status)
-            await _refuse(run.reply, fault)
-            return
-        self._end(run, outcome, run.reply.status)
-        body = nested(f"The worker was lost in mid-answer: {error}", "server_error", None, outcome.value)
-        await run.reply.end(stream_error_event(body))
+        where = "in mid-answer" if run.account.answer_began else "before it answered"
+        fault = ApiError(504, f"The worker was lost {where}: {error}", code=outcome.value)
+        self._end(run, outcome, run.reply.status or fault.status)
+        await _refuse(run.reply, fault.status, fault.headers(), fault.body())
 
     def _give_attempt_up(self, run: Run, dispatch: Dispatch, failure: AttemptFailed) -> None:
         log.info("attempt %d of step %d failed: %s", run.account.attempts, run.ticket.step, failure.message)
@@ -346,18 +357,12 @@ class StepServer:
 
     async def _answer_aborted(self, run: Run) -> None:
         """An operator aborted a step that no worker had: the client is told as the engine would tell it."""
-        call = run.call
         self._end(run, Outcome.ABORTED, 200)
-        write, kind = (aborted_stream, EVENT_STREAM) if call.scan.stream else (aborted_answer, JSON)
-        body = write(
-            call.dialect,
-            request_id=f"aborted-{run.ticket.step}",
-            model=call.scan.model,
-            choices=call.scan.choices,
-            prompt_tokens=call.scan.prompt_tokens,
-            created=int(time.time()),
-        )
-        await run.reply.whole(200, [kind], body)
+        if run.reply.status is None:
+            kind = EVENT_STREAM if run.call.scan.stream else JSON
+            await run.reply.whole(200, [kind], aborted_body(run))
+        else:
+            await run.reply.end(aborted_body(run))
 
     def _abort_aside(self, run: Run) -> None:
         """Tells a worker that may still be at work, without waiting for it."""
@@ -381,6 +386,8 @@ class StepServer:
         if answer is not None:
             account.heard(answer)
         ended = account.end(outcome, status=status, now=now)
+        if run.pings is not None:
+            run.pings.stop()
         self.running.remove(run)
         call.live.last_ended = now
         call.live.worker = ended.worker
@@ -407,5 +414,9 @@ class StepServer:
         return headers
 
 
-async def _refuse(reply: Reply, error: ApiError) -> None:
-    await reply.whole(error.status, error.headers(), error.body())
+async def _refuse(reply: Reply, status: int, headers: Headers, error: bytes) -> None:
+    """An error as an answer of its own, or as the last event of a stream that has begun."""
+    if reply.status is None:
+        await reply.whole(status, headers, error)
+    else:
+        await reply.end(stream_error_event(error))

@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 # Longer than the keep-alive of the load balancers and clients in front, who must be the ones to close: else a
 # request meets a closing connection.
 KEEP_ALIVE_S: Final = 75
-# Identity headers and traces are long; uvicorn's parser would take 64 KiB, nginx in front usually 32 KiB.
+# Connections that wait to be accepted: a rollout starts all its agents at once.
 BACKLOG: Final = 4096
 
 

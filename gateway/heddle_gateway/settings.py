@@ -100,6 +100,12 @@ class Settings(BaseSettings):
         description="Longest silence of a worker in an answer; 0 is none: a whole answer comes after one "
         "long silence, and a host that died is noticed by TCP and by its probes.",
     )
+    ping_period_s: float = Field(
+        default=0.0,
+        ge=0,
+        description="A comment goes into a stream that has not begun this often, for load balancers that cut "
+        "silent connections; 0 is never. After the first one an error can only be an event.",
+    )
     worker_keepalive_s: float = Field(
         default=4.0,
         gt=0,

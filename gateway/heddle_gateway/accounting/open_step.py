@@ -107,6 +107,11 @@ class OpenStep:
     def ended(self) -> bool:
         return self.phase is StepPhase.ENDED
 
+    @property
+    def answer_began(self) -> bool:
+        """Something of an answer has gone to the client, so no other worker can take the step."""
+        return self.phase is StepPhase.ANSWERING
+
     def dispatched(self, worker: str, level: int, now: float) -> None:
         """An attempt begins. The time kept is that of the attempt that gave the answer."""
         self._move(StepPhase.DISPATCHED)

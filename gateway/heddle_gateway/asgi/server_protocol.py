@@ -1,19 +1,27 @@
-"""uvicorn's HTTP protocol with two additions that a step would otherwise pay for.
+"""uvicorn's HTTP protocol with three additions that a step would otherwise pay for.
 
 * A hang-up calls back. Plain ASGI tells it to a pending ``receive`` only, which costs every step a task;
   ``scope["heddle.hang_ups"]`` is a HangUps, which calls when the line is cut.
 * What is written in one turn of the event loop goes out in one system call: uvicorn writes the headers of an
   answer and its body apart.
+* A request whose headers never end is cut off.
 
 Invariant: to an application that knows nothing of it, this is uvicorn's protocol.
 """
 
 import asyncio
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from heddle_gateway.asgi.interrupts import HangUps
+
+# The parser has no limit of its own. Above one read of the event loop (256 KiB), so that a body which comes along
+# with the head of the next request is not counted for headers.
+MAX_HEADER_BYTES: Final = 512 * 1024
+HEADERS_TOO_LARGE: Final = (
+    b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+)
 
 
 class GatewayProtocol(HttpToolsProtocol):
@@ -21,13 +29,30 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn does
         self.hang_ups = HangUps()
+        self._in_headers = False
+        self._header_bytes = 0
         super().connection_made(cast(asyncio.Transport, JoinedWrites(transport, self.loop)))
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self.hang_ups.cut()
 
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._in_headers:
+            # At most one read too many is counted: that in which the message began.
+            self._header_bytes += len(data)
+            if self._header_bytes > MAX_HEADER_BYTES and not self.transport.is_closing():
+                self.transport.write(HEADERS_TOO_LARGE)
+                self.transport.close()
+
+    def on_headers_complete(self) -> None:
+        self._in_headers = False
+        self._header_bytes = 0
+        super().on_headers_complete()
+
     def on_message_begin(self) -> None:
+        self._in_headers = True
         super().on_message_begin()
         cast(dict[str, Any], self.scope)["heddle.hang_ups"] = self.hang_ups
 

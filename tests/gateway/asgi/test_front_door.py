@@ -2,6 +2,7 @@
 
 import asyncio
 import gzip
+import json
 from typing import Any
 
 import pytest
@@ -194,3 +195,33 @@ async def test_keep_alive_lets_a_connection_be_used_again_and_pipelined(gateway:
         length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
         await reader.readexactly(length)
     writer.close()
+
+
+async def test_headers_that_never_end_are_cut_off(gateway: Any) -> None:
+    host, port = gateway.url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nx-long: ")
+    answer = asyncio.create_task(reader.readline())
+    for _ in range(20):
+        writer.write(b"y" * 65536)
+        await asyncio.sleep(0)
+    assert (await answer).startswith(b"HTTP/1.1 431 ")
+    writer.close()
+
+
+async def test_a_large_body_is_not_taken_for_headers(new_gateway: Any, worker: Any) -> None:
+    gateway = await new_gateway(worker, policy={"admission": "unlimited"})
+    for _ in range(3):
+        assert (await gateway.chat("x" * 2_000_000)).status_code == 200
+    assert len(worker.received[0].json()["messages"][0]["content"]) == 2_000_000
+
+
+async def test_the_access_log_is_one_json_line_a_step_when_wanted(
+    new_gateway: Any, worker: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    gateway = await new_gateway(worker, access_log=True)
+    with caplog.at_level("INFO", logger="heddle.steps"):
+        await gateway.chat(headers={"X-Heddle-Trajectory-Id": "run"})
+    (line,) = [record.getMessage() for record in caplog.records if record.name == "heddle.steps"]
+    assert json.loads(line)["trajectory_id"] == "run"
+    assert json.loads(line)["outcome"] == "done"

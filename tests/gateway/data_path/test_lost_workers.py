@@ -332,3 +332,65 @@ async def test_a_worker_taken_out_by_its_probes_gives_its_steps_back(
     assert victim.received[0].client_left.is_set()
     await until(lambda: victim.aborts, "the abort at the hung worker")
     assert victim.aborts == [victim.received[0].json()["rid"]]
+
+
+async def test_a_worker_lost_in_its_first_event_is_replaced_unseen(new_gateway: Any, new_worker: Any) -> None:
+    """Bytes came, but no whole event: the client has seen nothing."""
+    bad, good = await new_worker(), await new_worker()
+
+    async def script(request: Any, line: Any) -> None:
+        await line.begin_stream()
+        await line.chunk(b'data: {"choices": [{"index": 0, "delta": {"con')
+        line.reset()
+
+    bad.script = script
+    gateway = await new_gateway(bad, good, policy=ROUND_ROBIN)
+    answers = [await gateway.chat(path=f"/t/{n}/v1/chat/completions", stream=True) for n in range(2)]
+    assert bad.received
+    assert all("[DONE]" in answer.text and "error" not in answer.text for answer in answers)
+
+
+async def test_pings_keep_a_waiting_stream_alive_and_errors_become_events(
+    new_gateway: Any, worker: Any
+) -> None:
+    go_on = asyncio.Event()
+
+    async def script(request: Any, line: Any) -> None:
+        await go_on.wait()
+        if len(worker.received) == 1:
+            await line.stream_chat()
+        else:
+            await line.answer(400, {"object": "error", "message": "too long", "type": "x", "code": 400})
+
+    async def ask() -> list[str]:
+        """All lines of an answer whose worker goes on after the first comment."""
+        go_on.clear()
+        body = {"model": "test-model", "messages": [{"role": "user", "content": "hi"}], "stream": True}
+        async with gateway.client.stream("POST", "/v1/chat/completions", json=body) as answer:
+            assert answer.headers["content-type"].startswith("text/event-stream")
+            lines = answer.aiter_lines()
+            assert await anext(lines) == ": ping"
+            go_on.set()
+            return [line async for line in lines if line]
+
+    worker.script = script
+    gateway = await new_gateway(worker, ping_period_s=0.02)
+    good = await ask()
+    assert good[-1] == "data: [DONE]"
+    first_event = next(at for at, line in enumerate(good) if line.startswith("data:"))
+    assert ": ping" not in good[first_event:]
+    (event,) = [line for line in await ask() if line.startswith("data:")]
+    assert json.loads(event.removeprefix("data: "))["error"]["message"] == "too long"
+    records = await gateway.records(2)
+    assert [record.outcome for record in records] == ["done", "client_error"]
+
+
+async def test_plain_answers_are_never_pinged(new_gateway: Any, worker: Any) -> None:
+    async def script(request: Any, line: Any) -> None:
+        await asyncio.sleep(0.1)
+        await line.answer_chat()
+
+    worker.script = script
+    gateway = await new_gateway(worker, ping_period_s=0.02)
+    answer = await gateway.chat()
+    assert answer.json()["choices"][0]["message"]["content"] == "Hello."
