@@ -26,14 +26,17 @@ from heddle_gateway.identity.conversation import (
     Turn,
     TurnState,
 )
-from heddle_gateway.identity.conversation_index import MAX_EVIDENCE, ConversationIndex, scoped_opening
+from heddle_gateway.identity.conversation_index import (
+    MAX_ANSWERS,
+    MAX_EVIDENCE,
+    ConversationIndex,
+    scoped_opening,
+)
 from heddle_gateway.identity.facts import Identity, RequestFacts
 from heddle_gateway.identity.fingerprint import history_of, match
 from heddle_gateway.identity.urls import split_path
 
 RETRY_COUNT: Final = "x-stainless-retry-count"
-# Answers remembered of one turn: its choices, and those of repeats.
-MAX_ANSWERS: Final = 32
 
 
 class Said(Protocol):
@@ -135,8 +138,7 @@ class TrajectoryBook:
         if claim.turn is None:
             claim.turn = self._begin_turn(conversation, claim.history)
         turn = claim.turn
-        turn.move(TurnState.RUNNING)
-        turn.changed_at = now
+        self._move(conversation, turn, TurnState.RUNNING, now)
         turn.in_flight += 1
         conversation.in_flight += 1
 
@@ -187,36 +189,41 @@ class TrajectoryBook:
         conversation.last_seen = now
         if (conversation.tenant, conversation.trajectory_id) in self._kept:
             self._kept.move_to_end((conversation.tenant, conversation.trajectory_id))
-        if answer is not None and (outcome is Outcome.DONE or not turn.answers):
+        if answer is not None and (outcome is Outcome.DONE or not turn.filed):
             # Of a broken answer the client may keep what it has.
-            self._learn(claim, answer)
+            self._learn(conversation, turn, answer)
         if outcome is Outcome.DONE:
-            turn.move(TurnState.DONE)
-            turn.changed_at = now
+            self._move(conversation, turn, TurnState.DONE, now)
         elif turn.state is TurnState.RUNNING and not turn.in_flight:
-            turn.move(TurnState.BROKEN)
-            turn.changed_at = now
+            self._move(conversation, turn, TurnState.BROKEN, now)
             turn.attempt = claim.attempt
             turn.begun = answer is not None and bool(answer.answer_hashes)
 
-    def _learn(self, claim: Claim, answer: Said) -> None:
-        turn, conversation = claim.turn, claim.conversation
-        if turn is None:
+    def _move(self, conversation: Conversation, turn: Turn, state: TurnState, now: float) -> None:
+        before = turn.state
+        turn.move(state)
+        turn.changed_at = now
+        if conversation.known and turn is conversation.turn and state is not before:
+            self._index.turn_moved(conversation, before)
+
+    def _learn(self, conversation: Conversation, turn: Turn, answer: Said) -> None:
+        """Attempts at one turn may answer differently, and the client may go on with either: all are kept."""
+        if not conversation.known:
             return
-        # Attempts at one turn may answer differently, and the client may go on with either.
-        if len(turn.answers) < MAX_ANSWERS:
-            turn.answers |= frozenset((*answer.answer_hashes, *answer.call_ids))
+        latest = turn is conversation.turn
         unit = turn.history.unit
-        if unit == "messages":
-            if conversation.known:
-                evidence = (*answer.answer_hashes, *answer.call_ids)[:MAX_EVIDENCE]
-                anchors = answer.anchors if turn is conversation.turn else ()
-                self._index.answered(conversation, evidence, anchors)
-        else:
+        if unit != "messages":
             spans = answer.token_spans if unit == "tokens" else answer.text_spans
-            turn.spans = tuple(dict.fromkeys((*(span for span in spans if span[0]), *turn.spans)))[
-                :MAX_ANSWERS
-            ]
+            if latest:
+                self._index.answered(conversation, (span for span in spans if span[0]))
+            return
+        hashes = answer.answer_hashes
+        shows = (*hashes, *answer.call_ids)[:MAX_ANSWERS]
+        turn.shows |= frozenset(shows)
+        self._index.showed(conversation, shows[:MAX_EVIDENCE])
+        if latest:
+            self._index.answered(conversation, ((0, number) for number in hashes))
+            self._index.anchored(conversation, answer.anchors)
 
     # ---------------------------------------------------------------- the end of a trajectory
 

@@ -70,9 +70,9 @@ SDK_REPEATS: Final = 2
 
 @dataclass(slots=True, eq=False)
 class Turn:
-    """One step, told by its history. ``answers``: hashes of its choices and their call ids. ``spans``:
-    (length, hash) of their text or tokens, in the text dialects. ``changed_at``: when it began or ended
-    last, monotonic seconds.
+    """One step, told by its history. ``shows``: hashes of its answers and of their call ids, which a later
+    request may show. ``changed_at``: when it began or ended last, monotonic seconds. ``attempt``, ``begun``:
+    of the last failure; the answer had begun. ``filed``, ``lengths``: the index's own.
     """
 
     history: History
@@ -80,10 +80,11 @@ class Turn:
     state: TurnState = TurnState.RUNNING
     in_flight: int = 0
     changed_at: float = 0.0
-    answers: frozenset[int] = frozenset()
-    spans: tuple[tuple[int, int], ...] = ()
+    shows: frozenset[int] = frozenset()
     attempt: Attempt = Attempt.UNMARKED
     begun: bool = False
+    filed: list[int] = field(default_factory=list)
+    lengths: list[int] = field(default_factory=list)
 
     @property
     def may_be_marked(self) -> bool:

@@ -5,13 +5,15 @@ evidence keys, and nothing else; what was put in is taken out again by ``remove`
 mixed with the scope (tenant and model): a collision is accepted, it misplaces one step.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
-from heddle_gateway.identity.conversation import Conversation, History
+from heddle_gateway.identity.conversation import Conversation, History, TurnState
 
 # Evidence kept of one conversation: about the last four steps.
 MAX_EVIDENCE: Final = 8
+# Answers kept of one turn: its choices, and those of repeats.
+MAX_ANSWERS: Final = 32
 # Conversations kept under one piece of evidence. More share it only when it is none at all ("OK.").
 MAX_SHARED: Final = 64
 _UNIT_SALT: Final = {"messages": 0, "bytes": 0x9E3779B97F4A7C15, "tokens": 0xC2B2AE3D27D4EB4F, "opaque": 0}
@@ -19,13 +21,39 @@ _UNIT_SALT: Final = {"messages": 0, "bytes": 0x9E3779B97F4A7C15, "tokens": 0xC2B
 _BLOCKS: Final = 0x27D4EB2F165667C5
 
 
+class Standing:
+    """The conversations whose last turn has one history, by how that turn stands. In each the one that has
+    stood so longest comes first.
+
+    Thousands may share a history (a load test sends one prompt for ever), so nothing here is searched
+    through. ``lengths``: of their answers, with how many have it; text dialects.
+    """
+
+    __slots__ = ("broken", "done", "lengths", "running")
+
+    def __init__(self) -> None:
+        self.running: dict[Conversation, None] = {}
+        self.done: dict[Conversation, None] = {}
+        self.broken: dict[Conversation, None] = {}
+        self.lengths: dict[int, int] = {}
+
+    def of(self, state: TurnState) -> dict[Conversation, None]:
+        if state is TurnState.RUNNING:
+            return self.running
+        return self.done if state is TurnState.DONE else self.broken
+
+    def __bool__(self) -> bool:
+        return bool(self.running or self.done or self.broken)
+
+
 class ConversationIndex:
     """Look-ups take what a request shows, and its scope."""
 
     def __init__(self) -> None:
-        self._by_history: dict[int, list[Conversation]] = {}
-        self._by_evidence: dict[int, list[Conversation]] = {}
-        self._by_anchor: dict[int, list[Conversation]] = {}
+        self._by_history: dict[int, Standing] = {}
+        self._by_answer: dict[int, dict[Conversation, None]] = {}
+        self._by_evidence: dict[int, dict[Conversation, None]] = {}
+        self._by_anchor: dict[int, dict[Conversation, None]] = {}
         self._by_opening: dict[int, dict[Conversation, None]] = {}
         # Text dialects: which lengths of known prompts end in a block, by the hash of all blocks before it.
         self._lengths: dict[int, dict[int, int]] = {}
@@ -44,34 +72,67 @@ class ConversationIndex:
         history, scope = conversation.turn.history, conversation.scope
         if history.unit == "opaque":
             return
-        self._by_history.setdefault(_key(scope, history), []).append(conversation)
+        standing = self._by_history.setdefault(_key(scope, history), Standing())
+        standing.of(conversation.turn.state)[conversation] = None
         if history.unit != "messages":
-            lengths = self._lengths.setdefault(_block_key(scope, history, history.block), {})
-            lengths[history.length] = lengths.get(history.length, 0) + 1
+            _count(self._lengths.setdefault(_block_key(scope, history, history.block), {}), history.length)
+
+    def turn_moved(self, conversation: Conversation, before: TurnState) -> None:
+        """Its last turn stood at ``before`` until now."""
+        history = conversation.turn.history
+        if history.unit != "opaque":
+            standing = self._by_history[_key(conversation.scope, history)]
+            del standing.of(before)[conversation]
+            standing.of(conversation.turn.state)[conversation] = None
 
     def turn_left(self, conversation: Conversation) -> None:
         """Its last turn is about to be replaced."""
-        history, scope = conversation.turn.history, conversation.scope
+        turn, scope = conversation.turn, conversation.scope
+        history = turn.history
         if history.unit == "opaque":
             return
-        _take_out(self._by_history, _key(scope, history), conversation)
+        key = _key(scope, history)
+        standing = self._by_history[key]
+        del standing.of(turn.state)[conversation]
+        for length in turn.lengths:
+            _discount(standing.lengths, length)
+        if not standing:
+            del self._by_history[key]
+        for filed in turn.filed:
+            _take_out(self._by_answer, filed, conversation)
+        turn.filed, turn.lengths = [], []
         if history.unit != "messages":
-            key = _block_key(scope, history, history.block)
-            lengths = self._lengths[key]
-            lengths[history.length] -= 1
-            if not lengths[history.length]:
-                del lengths[history.length]
-            if not lengths:
-                del self._lengths[key]
+            block = _block_key(scope, history, history.block)
+            _discount(self._lengths[block], history.length)
+            if not self._lengths[block]:
+                del self._lengths[block]
 
-    def answered(self, conversation: Conversation, evidence: Iterable[int], anchors: Sequence[int]) -> None:
-        """Its last turn got an answer that shows these hashes."""
+    def answered(self, conversation: Conversation, answers: Iterable[tuple[int, int]]) -> None:
+        """Its last turn has these answers too: (length, hash); the length counts in the text dialects."""
+        turn = conversation.turn
+        if turn.history.unit == "opaque":
+            return
+        key = _key(conversation.scope, turn.history)
+        for length, number in answers:
+            if len(turn.filed) >= MAX_ANSWERS or key ^ number in turn.filed:
+                continue
+            turn.filed.append(key ^ number)
+            self._by_answer.setdefault(key ^ number, {})[conversation] = None
+            if turn.history.unit != "messages":
+                turn.lengths.append(length)
+                _count(self._by_history[key].lengths, length)
+
+    def showed(self, conversation: Conversation, evidence: Iterable[int]) -> None:
+        """It is known by these messages and call ids too."""
         for number in evidence:
             key = number ^ conversation.scope
             if key not in conversation.evidence and _put_in(self._by_evidence, key, conversation):
                 conversation.evidence.append(key)
         while len(conversation.evidence) > MAX_EVIDENCE:
             _take_out(self._by_evidence, conversation.evidence.pop(0), conversation)
+
+    def anchored(self, conversation: Conversation, anchors: Iterable[int]) -> None:
+        """Its last answer has lines that start so; those of earlier answers no longer count."""
         for key in conversation.anchors:
             _take_out(self._by_anchor, key, conversation)
         keys = (number ^ conversation.scope for number in dict.fromkeys(anchors))
@@ -94,24 +155,29 @@ class ConversationIndex:
 
     def size(self) -> int:
         """Keys held."""
-        tables = (self._by_history, self._by_evidence, self._by_anchor, self._by_opening, self._lengths)
-        return sum(len(table) for table in tables)
+        tables = (self._by_history, self._by_answer, self._by_evidence, self._by_anchor, self._by_opening)
+        return sum(len(table) for table in tables) + len(self._lengths)
 
     # ---------------------------------------------------------------- looking up
 
-    def at(self, scope: int, history: History) -> Sequence[Conversation]:
+    def at(self, scope: int, history: History) -> Standing | None:
         """Whose last turn has this very history."""
-        return self._by_history.get(_key(scope, history), ())
+        return self._by_history.get(_key(scope, history))
 
-    def at_prefix(self, scope: int, history: History, prefix: int) -> Sequence[Conversation]:
+    def at_prefix(self, scope: int, history: History, prefix: int) -> Standing | None:
         """Whose last turn has as its history the prefix of ``history`` with this hash."""
-        return self._by_history.get(scope ^ _UNIT_SALT[history.unit] ^ prefix, ())
+        return self._by_history.get(scope ^ _UNIT_SALT[history.unit] ^ prefix)
+
+    def after(self, scope: int, history: History, prefix: int, answer: int) -> Conversation | None:
+        """Whose last turn has that history and this answer; of several, the one that has waited longest."""
+        holder = self._by_answer.get(scope ^ _UNIT_SALT[history.unit] ^ prefix ^ answer)
+        return next(iter(holder)) if holder else None
 
     def lengths_after(self, scope: int, history: History, blocks: int) -> Mapping[int, int]:
         """Lengths of known prompts that begin with these whole blocks (their hash) and end in the next."""
         return self._lengths.get(_block_key(scope, history, blocks), {})
 
-    def with_evidence(self, scope: int, number: int) -> Sequence[Conversation]:
+    def with_evidence(self, scope: int, number: int) -> Collection[Conversation]:
         """Who is known by this message or call id."""
         return self._by_evidence.get(number ^ scope, ())
 
@@ -119,7 +185,7 @@ class ConversationIndex:
     def has_anchors(self) -> bool:
         return bool(self._by_anchor)
 
-    def with_anchor(self, scope: int, number: int) -> Sequence[Conversation]:
+    def with_anchor(self, scope: int, number: int) -> Collection[Conversation]:
         """Whose last answer has a line that starts so."""
         return self._by_anchor.get(number ^ scope, ())
 
@@ -145,16 +211,26 @@ def _block_key(scope: int, history: History, blocks: int) -> int:
     return scope ^ _UNIT_SALT[history.unit] ^ _BLOCKS ^ blocks
 
 
-def _put_in(table: dict[int, list[Conversation]], key: int, conversation: Conversation) -> bool:
-    holder = table.setdefault(key, [])
-    if len(holder) >= MAX_SHARED:
+def _count(lengths: dict[int, int], length: int) -> None:
+    lengths[length] = lengths.get(length, 0) + 1
+
+
+def _discount(lengths: dict[int, int], length: int) -> None:
+    lengths[length] -= 1
+    if not lengths[length]:
+        del lengths[length]
+
+
+def _put_in(table: dict[int, dict[Conversation, None]], key: int, conversation: Conversation) -> bool:
+    holder = table.setdefault(key, {})
+    if len(holder) >= MAX_SHARED or conversation in holder:
         return False
-    holder.append(conversation)
+    holder[conversation] = None
     return True
 
 
-def _take_out(table: dict[int, list[Conversation]], key: int, conversation: Conversation) -> None:
+def _take_out(table: dict[int, dict[Conversation, None]], key: int, conversation: Conversation) -> None:
     holder = table[key]
-    holder.remove(conversation)
+    del holder[conversation]
     if not holder:
         del table[key]

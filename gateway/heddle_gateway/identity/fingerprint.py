@@ -18,14 +18,14 @@ the prompt, never the old conversation
 ``match`` changes nothing.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import islice
 from typing import Final
 
 from heddle_core import Scan
 
 from heddle_gateway.identity.conversation import Attempt, Claim, Conversation, History, Kind, Turn, TurnState
-from heddle_gateway.identity.conversation_index import MAX_SHARED, ConversationIndex
+from heddle_gateway.identity.conversation_index import MAX_SHARED, ConversationIndex, Standing
 
 # Evidence of a request that is looked up, newest first.
 MAX_LOOKUPS: Final = 24
@@ -52,7 +52,7 @@ def match(
     """(rule, claim); None for a new conversation."""
     if history.unit == "opaque":
         return None
-    same = index.at(scope, history)
+    same = index.at(scope, history) or Standing()
     if attempt.is_repeat and same:
         return _repeat(_marked_repeat(same), history)
     if history.unit != "messages":
@@ -86,7 +86,7 @@ class _Request:
         # Where answers stand, but for a first message of the assistant's.
         self.places = [place for place in scan.assistant_positions() if place]
         # Whose history comes right before the last answer.
-        self.before: Sequence[Conversation] = ()
+        self.before: Standing | None = None
         if self.places:
             self.before = index.at_prefix(scope, history, self.chain[self.places[-1] - 1])
         # Openings that this history, being longer, may have begun with.
@@ -94,19 +94,19 @@ class _Request:
         self.shown: list[int] = []
 
 
-def _chat(request: _Request, same: Sequence[Conversation], attempt: Attempt) -> Match | None:
+def _chat(request: _Request, same: Standing, attempt: Attempt) -> Match | None:
     history = request.history
     if request.before:
-        last = request.hashes[request.places[-1]]
-        exact = [known for known in request.before if last in known.turn.answers]
-        if exact:
-            return "history", Claim(Kind.NEXT, min(exact, key=_changed), history)
+        last = request.places[-1]
+        exact = request.index.after(request.scope, history, request.chain[last - 1], request.hashes[last])
+        if exact is not None:
+            return "history", Claim(Kind.NEXT, exact, history)
     if (failed := _failed(same, attempt)) is not None:
         return _repeat(failed, history)
     return _by_evidence(request, same)
 
 
-def _by_evidence(request: _Request, same: Sequence[Conversation]) -> Match | None:
+def _by_evidence(request: _Request, same: Standing) -> Match | None:
     history = request.history
     request.shown = [request.hashes[place] for place in request.places[-MAX_LOOKUPS:]]
     request.shown += request.scan.call_ids()[-MAX_LOOKUPS:]
@@ -115,19 +115,18 @@ def _by_evidence(request: _Request, same: Sequence[Conversation]) -> Match | Non
     if placed:
         return "history-drifted", Claim(Kind.NEXT, min(placed, key=_changed), history)
     sole = _sole(holders, request)
-    if sole is not None and sole in request.before:
+    if sole is not None and request.before and sole in request.before.of(sole.turn.state):
         return "history-edited", Claim(Kind.NEXT, sole, history)
-    if sole is not None and not sole.turn.answers.isdisjoint(request.shown):
+    if sole is not None and not sole.turn.shows.isdisjoint(request.shown):
         return "history-rewritten", Claim(Kind.REWRITTEN, sole, history)
     if (summed_up := _summed_up(request)) is not None:
         return "history-summary", Claim(Kind.REWRITTEN, summed_up, history)
-    later = [known for known in same if known.turn.step and _waits(known)]
-    if later:
-        return _repeat(max(later, key=_changed), history)
+    if (later := _sampled_before(same)) is not None:
+        return _repeat(later, history)
     if sole is not None:
         return "history-rewritten", Claim(Kind.REWRITTEN, sole, history)
     if request.before:
-        return "history-edited", Claim(Kind.NEXT, min(request.before, key=_edited_order), history)
+        return "history-edited", Claim(Kind.NEXT, _edited(request.before), history)
     if (single := _single_waiting(request)) is not None:
         return "history-opening", Claim(Kind.REWRITTEN, single, history)
     return None
@@ -140,12 +139,12 @@ def _in_place(turn: Turn, request: _Request) -> bool:
     at = turn.history
     if at.unit != "messages" or at.length >= request.history.length:
         return False
-    if request.hashes[at.length] not in turn.answers:
+    if request.hashes[at.length] not in turn.shows:
         return False
     return at.head != request.history.head or request.chain[at.length - 1] == at.hash
 
 
-def _sole(holders: list[Sequence[Conversation]], request: _Request) -> Conversation | None:
+def _sole(holders: Sequence[Collection[Conversation]], request: _Request) -> Conversation | None:
     """The conversation with the same system prompt that the evidence points at: the first that is alone in
     holding a piece; else, of those that hold most pieces, the one with this task whose last answer is shown
     and that waits.
@@ -163,7 +162,7 @@ def _sole(holders: list[Sequence[Conversation]], request: _Request) -> Conversat
 
     def order(known: Conversation) -> tuple[bool, bool, bool, float]:
         turn = known.turn
-        answer_shown = not turn.answers.isdisjoint(request.shown)
+        answer_shown = not turn.shows.isdisjoint(request.shown)
         return known.opening not in request.openings, not answer_shown, not _waits(known), turn.changed_at
 
     return min((known for known, count in votes.items() if count == most), key=order)
@@ -200,7 +199,7 @@ def _prompt(
     scan: Scan,
     scope: int,
     history: History,
-    same: Sequence[Conversation],
+    same: Standing,
     attempt: Attempt,
 ) -> Match | None:
     chain = scan.chain()
@@ -210,22 +209,32 @@ def _prompt(
             prefix = scan.prefix_hash(length) if length < history.length else None
             if prefix is None:
                 continue
-            candidates = index.at_prefix(scope, history, prefix)
-            exact = [known for known in candidates if _continues(scan, known.turn)]
-            if exact:
-                return "history", Claim(Kind.NEXT, min(exact, key=_changed), history)
+            found = _after_prompt(index, scan, scope, history, length, prefix)
+            if found is not None:
+                return "history", Claim(Kind.NEXT, found, history)
     if (failed := _failed(same, attempt)) is not None:
         return _repeat(failed, history)
-    later = [known for known in same if known.turn.step and _waits(known)]
-    return _repeat(max(later, key=_changed), history) if later else None
+    later = _sampled_before(same)
+    return None if later is None else _repeat(later, history)
 
 
-def _continues(scan: Scan, turn: Turn) -> bool:
-    """Whether the prompt goes on with the turn's answer. Where its tokens are not known, with anything."""
-    if not turn.spans:
-        return turn.state is TurnState.DONE and turn.history.unit == "tokens"
-    start = turn.history.length
-    return any(scan.span_hash(start, length) == number for length, number in turn.spans)
+def _after_prompt(
+    index: ConversationIndex, scan: Scan, scope: int, history: History, length: int, prefix: int
+) -> Conversation | None:
+    """Who answered the first ``length`` units as the prompt goes on. Where the tokens of an answer are not
+    known, one that waits there for its next prompt.
+    """
+    standing = index.at_prefix(scope, history, prefix)
+    if standing is None:
+        return None
+    for answered in standing.lengths:
+        answer = scan.span_hash(length, answered)
+        found = None if answer is None else index.after(scope, history, prefix, answer)
+        if found is not None:
+            return found
+    if history.unit == "tokens" and not standing.lengths:
+        return next(iter(standing.done), None)
+    return None
 
 
 def _repeat(conversation: Conversation, history: History) -> Match:
@@ -240,45 +249,42 @@ def _waits(conversation: Conversation) -> bool:
     return conversation.turn.state is TurnState.DONE and not conversation.in_flight
 
 
-_EDITED: Final = {TurnState.DONE: 0, TurnState.BROKEN: 1, TurnState.RUNNING: 2}
-
-
-def _edited_order(conversation: Conversation) -> tuple[int, float]:
+def _edited(standing: Standing) -> Conversation:
     """Who may have given an answer that the client changed: one that waits, longest first. A broken turn
     comes next (a partial answer was kept), then one that runs (its last bytes are with the client, its end
     is not with us).
     """
-    return _EDITED[conversation.turn.state], conversation.turn.changed_at
+    return next(iter(standing.done or standing.broken or standing.running))
 
 
-def _marked_repeat(same: Sequence[Conversation]) -> Conversation:
+def _marked_repeat(same: Standing) -> Conversation:
     """Whose turn a marked repeat means: a failed one that an SDK repeats, the oldest; then one that runs
     (the client gave up before we saw it leave); then the one done last (its answer was lost on the way).
     """
-
-    def order(conversation: Conversation) -> tuple[int, float]:
-        turn = conversation.turn
-        if turn.may_be_marked:
-            return 0, turn.changed_at
-        if turn.state is TurnState.RUNNING:
-            return 1, turn.changed_at
-        if turn.state is TurnState.DONE:
-            return 2, -turn.changed_at
-        return 3, turn.changed_at
-
-    return min(same, key=order)
+    for known in islice(same.broken, MAX_SHARED):
+        if known.turn.may_be_marked:
+            return known
+    if same.running:
+        return next(iter(same.running))
+    return next(reversed(same.done)) if same.done else next(iter(same.broken))
 
 
-def _failed(same: Sequence[Conversation], attempt: Attempt) -> Conversation | None:
+def _failed(same: Standing, attempt: Attempt) -> Conversation | None:
     """Whose failed turn the same history repeats without a mark: one that no SDK will repeat comes first.
 
     A first attempt at an opening is not the repeat of one that its own SDK is going to mark: it is a new
     sample.
     """
-    failed = [
-        known
-        for known in same
-        if known.turn.state is TurnState.BROKEN
-        and not (attempt is Attempt.FIRST and known.turn.will_be_marked and not known.turn.step)
-    ]
-    return min(failed, key=lambda known: (known.turn.will_be_marked, known.turn.changed_at), default=None)
+    marked: Conversation | None = None
+    for known in islice(same.broken, MAX_SHARED):
+        if not known.turn.will_be_marked:
+            return known
+        if marked is None and (known.turn.step or attempt is not Attempt.FIRST):
+            marked = known
+    return marked
+
+
+def _sampled_before(same: Standing) -> Conversation | None:
+    """Who has done this very step, past its opening, and waits; the latest."""
+    latest = islice(reversed(same.done), MAX_SHARED)
+    return next((known for known in latest if known.turn.step and _waits(known)), None)

@@ -1,5 +1,7 @@
 """What the book keeps, for how long, and how it counts the steps of a trajectory that is named."""
 
+import time
+
 import pytest
 from heddle_contracts.steps import Outcome
 from heddle_gateway.identity import TrajectoryBook
@@ -108,7 +110,7 @@ def test_the_book_stays_within_its_capacity_and_drops_who_was_seen_longest_ago(c
 def test_a_long_trajectory_takes_no_more_keys_than_a_short_one(caller, chat) -> None:
     history = chat.opening()
     sizes = []
-    for step in range(60):
+    for step in range(50):
         said = chat.says(f"answer {step}", (f"call {step}", "{}"))
         caller.turn(history, said)
         history = [*history, said, chat.result(f"call {step}")]
@@ -158,3 +160,24 @@ def test_a_late_end_of_an_older_attempt_does_not_undo_a_done_step(caller, chat) 
 def test_ids_made_for_untagged_trajectories_come_from_the_maker_given(caller, chat) -> None:
     caller.book = TrajectoryBook(new_id=lambda: "mine")
     assert caller.ask(chat.opening()).trajectory_id == "mine"
+
+
+def test_a_prompt_sent_thousands_of_times_costs_no_more_than_at_first(caller, chat) -> None:
+    facts = caller.facts({"messages": chat.opening()}, headers={"x-stainless-retry-count": "0"})
+    answer = chat.read(chat.says("always the same answer, as from a load test's mock"))
+
+    def round_of_requests() -> float:
+        start = time.perf_counter()
+        for _ in range(100):
+            who = caller.book.resolve(facts)
+            caller.book.step_started(who)
+            caller.book.step_ended(who, Outcome.DONE, answer, 1.0)
+        return time.perf_counter() - start
+
+    early = min(round_of_requests() for _ in range(5))
+    for _ in range(50):
+        round_of_requests()
+    late = min(round_of_requests() for _ in range(5))
+    assert len(caller.book) == 6_000
+    # A search through the siblings would make it thirty times as much.
+    assert late < early * 5
