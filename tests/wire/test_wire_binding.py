@@ -6,7 +6,7 @@ import time
 
 import pytest
 from heddle_core import StreamTap, read_answer, scan_body, splice
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 BODY = json.dumps(
@@ -86,6 +86,7 @@ JSON = st.recursive(
 )
 
 
+@settings(max_examples=50, deadline=None)
 @given(st.dictionaries(st.text(max_size=8), JSON), st.booleans())
 def test_whatever_pythons_json_writes_is_read_and_spliced(body, ascii_only) -> None:
     data = json.dumps(body, ensure_ascii=ascii_only).encode("utf-8", "surrogatepass")

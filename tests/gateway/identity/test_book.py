@@ -110,7 +110,7 @@ def test_the_book_stays_within_its_capacity_and_drops_who_was_seen_longest_ago(c
 def test_a_long_trajectory_takes_no_more_keys_than_a_short_one(caller, chat) -> None:
     history = chat.opening()
     sizes = []
-    for step in range(50):
+    for step in range(60):
         said = chat.says(f"answer {step}", (f"call {step}", "{}"))
         caller.turn(history, said)
         history = [*history, said, chat.result(f"call {step}")]
