@@ -197,6 +197,8 @@ class Scan:
     def roles(self) -> list[str]: ...
     def assistant_positions(self) -> list[int]:
         """Indices of the assistant's messages, ascending."""
+    def last_answer(self) -> tuple[int, int] | None:
+        """The last assistant's message that has something before it: (hash of all before it, its own hash)."""
     def call_ids(self) -> list[int]:
         """Hashes of the tool-call ids named in the history."""
     def anchors(self) -> list[int]:

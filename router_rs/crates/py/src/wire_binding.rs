@@ -148,6 +148,10 @@ impl Scan {
             .collect()
     }
 
+    fn last_answer(&self) -> Option<(u64, u64)> {
+        self.inner.last_answer()
+    }
+
     fn call_ids(&self) -> Vec<u64> {
         self.inner.call_ids.clone()
     }

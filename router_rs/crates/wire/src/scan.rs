@@ -135,6 +135,18 @@ impl Scan {
         }
     }
 
+    /// The last answer in a chat history that has something before it: the hash of all before it, and its own.
+    pub fn last_answer(&self) -> Option<(u64, u64)> {
+        let place = self
+            .roles
+            .iter()
+            .rposition(|role| *role == Role::Assistant)?;
+        Some((
+            *self.chain.get(place.checked_sub(1)?)?,
+            self.message_hashes[place],
+        ))
+    }
+
     /// Hash of the first `length` units of the history; `None` beyond its end.
     pub fn prefix_hash(&self, length: usize) -> Option<u64> {
         match self.unit() {
