@@ -105,18 +105,29 @@ class StepServer:
     async def serve(
         self, dialect: Dialect, scope: MutableMapping[str, Any], receive: Receive, send: Send
     ) -> None:
+        """The raw ASGI endpoint of one dialect."""
         reply = Reply(send)
         reply.headers.append((b"x-request-id", scope["heddle.request_id"]))
         try:
             call = await self._understand(dialect, scope, receive)
+            await self._run(call, reply, Interrupts(receive, scope.get("heddle.hang_ups")))
         except ClientLeft:
             return
         except ClientError as error:
             self._on_refused(error.status)
             fault = ApiError(error.status, error.message, param=error.param)
             await _refuse(reply, fault.status, fault.headers(), fault.body())
-            return
-        run = self._arrive(call, reply, Interrupts(receive, scope.get("heddle.hang_ups")))
+        except Exception:
+            # A defect of ours: the server logs it, the caller gets the request id to name it by.
+            if not reply.ended:
+                fault = ApiError(
+                    500, "The gateway failed; its log has the request id.", code="gateway_defect"
+                )
+                await _refuse(reply, fault.status, fault.headers(), fault.body())
+            raise
+
+    async def _run(self, call: Call, reply: Reply, interrupts: Interrupts) -> None:
+        run = self._arrive(call, reply, interrupts)
         try:
             await self._follow_decisions(run)
         except Interrupted as interrupted:

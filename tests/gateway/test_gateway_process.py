@@ -134,7 +134,7 @@ async def test_an_unknown_variable_ends_it_by_name(start: Start) -> None:
 
 
 async def test_a_worker_killed_in_mid_rollout_is_not_noticed_by_agents(start: Start, tmp_path: Path) -> None:
-    """kill -9 while 24 agents are busy: every answer is 200, no trajectory is lost, nothing is left running."""
+    """kill -9 while 24 agents are busy: every answer is 200, no trajectory is lost, nothing goes on."""
     engines = [await start("emulate", "--base-port", "0", "--speed", "20", "--slots", "8") for _ in range(2)]
     urls = []
     for engine in engines:
@@ -180,4 +180,4 @@ async def test_a_worker_killed_in_mid_rollout_is_not_noticed_by_agents(start: St
         assert len(trajectories) == 24
     gateway.terminate()
     assert await gateway.wait() == 0
-    assert replay(journal.read_bytes())["events"] > 200
+    assert replay(journal.read_bytes())["events"] >= 2 * 96

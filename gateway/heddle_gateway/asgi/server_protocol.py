@@ -16,8 +16,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from heddle_gateway.asgi.interrupts import HangUps
 
-# The parser has no limit of its own. Above one read of the event loop (256 KiB), so that a body which comes along
-# with the head of the next request is not counted for headers.
+# The parser has no limit of its own. Above one read of the event loop (256 KiB), so that a body which comes
+# along with the head of the next request is not counted for headers.
 MAX_HEADER_BYTES: Final = 512 * 1024
 HEADERS_TOO_LARGE: Final = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"

@@ -1,6 +1,7 @@
 """What the caller and the worker see of a step that goes well."""
 
 import asyncio
+import gc
 import gzip
 import json
 from typing import Any
@@ -300,3 +301,36 @@ async def test_a_streamed_step_is_known_as_done_when_its_done_event_arrives(
     assert worker.aborts == []
     records = await gateway.records(2)
     assert [record.outcome for record in records] == ["done", "done"]
+
+
+async def test_a_step_leaves_no_reference_cycles(gateway: Any) -> None:
+    """serving.py collects garbage rarely, because there is none."""
+    await gateway.chat()
+    gc.collect()
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    try:
+        for number in range(10):
+            await gateway.chat(f"task {number}", stream=number % 2 == 0)
+        gc.collect()
+        left = [type(one).__qualname__ for one in gc.garbage if type(one).__module__.startswith("heddle")]
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+    assert left == []
+
+
+@pytest.mark.parametrize("where", ["resolve", "note_success"])
+async def test_a_defect_of_ours_is_a_500_with_a_request_id_and_still_ends_the_step(
+    gateway: Any, worker: Any, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    def fail(*arguments: Any) -> None:
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr(gateway.parts.book if where == "resolve" else gateway.parts.fleet, where, fail)
+    answer = await gateway.chat()
+    assert answer.status_code == 500
+    assert answer.json()["error"]["code"] == "gateway_defect"
+    assert answer.headers["x-request-id"]
+    monkeypatch.undo()
+    assert gateway.at_rest()
+    assert (await gateway.chat()).status_code == 200
