@@ -1,0 +1,399 @@
+//! The KV pool of one worker: tokens of known prefixes, tokens of requests in a batch, and the rest.
+//!
+//! A prefix tree in which only two things are ever shared: the common prompt of a group, and what a trajectory has said
+//! so far. So it is a forest of [`Run`]s: a group's prompt with its trajectories' continuations behind it. After SGLang's
+//! radix cache (and `heddle_shim.emulator.radix`): a locked run is never evicted, eviction takes the last segment that
+//! was inserted whole, least recently used first. Pages are single tokens.
+//!
+//! Invariants ([`Pool::audit`]): known + private + free = total; a run has a continuation only while it is whole; only
+//! unlocked tokens without a continuation are evicted.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+
+/// Whose tokens a run holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Owner {
+    /// The prompt that a group shares.
+    Group(u64),
+    /// What one trajectory has beyond it.
+    Trajectory(u64),
+}
+
+/// A stretch of known tokens, in the pieces in which it was inserted.
+#[derive(Debug, Default)]
+struct Run {
+    segments: Vec<u64>,
+    tokens: u64,
+    last_used: u64,
+    /// Requests that use it.
+    locks: u32,
+    /// The prompt that it continues.
+    behind: Option<Owner>,
+    /// Runs with tokens behind it.
+    continuations: u32,
+    offered: bool,
+}
+
+/// Which tokens a request is about: the first `shared` are its group's, the rest are its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Path {
+    /// The group; `shared` is 0 without one.
+    pub group: u64,
+    /// Tokens that all of the group begin with.
+    pub shared: u64,
+    /// The trajectory.
+    pub trajectory: u64,
+}
+
+impl Path {
+    fn prompt(&self) -> Option<Owner> {
+        (self.shared > 0).then_some(Owner::Group(self.group))
+    }
+
+    fn own(&self) -> Owner {
+        Owner::Trajectory(self.trajectory)
+    }
+
+    /// From the start of the tokens on.
+    fn owners(&self) -> impl Iterator<Item = Owner> + use<> {
+        self.prompt().into_iter().chain([self.own()])
+    }
+}
+
+/// What one request holds: the first `known` tokens of its path, locked, and `private` ones behind them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Hold {
+    /// Tokens in the tree.
+    pub known: u64,
+    /// Tokens of its own.
+    pub private: u64,
+}
+
+/// The pool.
+#[derive(Debug)]
+pub struct Pool {
+    /// Capacity in tokens.
+    pub total: u64,
+    private: u64,
+    known: u64,
+    evictable: u64,
+    evicted: u64,
+    runs: BTreeMap<Owner, Run>,
+    /// Runs that may be evicted, by last use; entries are checked when they are taken out.
+    offers: BinaryHeap<Reverse<(u64, u64, Owner)>>,
+    offers_made: u64,
+    clock: u64,
+}
+
+impl Pool {
+    /// An empty pool.
+    pub fn new(total: u64) -> Self {
+        Self {
+            total,
+            private: 0,
+            known: 0,
+            evictable: 0,
+            evicted: 0,
+            runs: BTreeMap::new(),
+            offers: BinaryHeap::new(),
+            offers_made: 0,
+            clock: 0,
+        }
+    }
+
+    /// Tokens held by nobody.
+    pub fn free(&self) -> u64 {
+        self.total - self.known - self.private
+    }
+
+    /// Free tokens and those that eviction could free.
+    pub fn obtainable(&self) -> u64 {
+        self.free() + self.evictable
+    }
+
+    /// Tokens that requests in a batch need (SGLang's `num_used_tokens`).
+    pub fn used(&self) -> u64 {
+        self.private + self.known - self.evictable
+    }
+
+    /// Tokens evicted since the start.
+    pub fn evicted(&self) -> u64 {
+        self.evicted
+    }
+
+    /// Tokens of the path that are known, at most `length`. Marks them as used now.
+    pub fn matched(&mut self, path: &Path, length: u64) -> u64 {
+        self.clock += 1;
+        let clock = self.clock;
+        let mut found = 0;
+        for owner in path.owners() {
+            if let Some(run) = self.runs.get_mut(&owner) {
+                run.last_used = clock;
+                found += run.tokens;
+            }
+        }
+        found.min(length)
+    }
+
+    /// Locks what is known of a path for a request that will compute the rest of `length` tokens.
+    pub fn open(&mut self, path: &Path, length: u64) -> Hold {
+        let known = self.matched(path, length);
+        for owner in path.owners() {
+            let run = self.runs.entry(owner).or_default();
+            if run.locks == 0 {
+                self.evictable -= run.tokens;
+            }
+            run.locks += 1;
+        }
+        if let (Some(prompt), Some(own)) = (path.prompt(), self.runs.get_mut(&path.own())) {
+            own.behind = Some(prompt);
+        }
+        Hold { known, private: 0 }
+    }
+
+    /// Makes room for `length` tokens of a request; false, and nothing changed, without room.
+    pub fn grow(&mut self, hold: &mut Hold, length: u64) -> bool {
+        let wanted = length.saturating_sub(hold.known + hold.private);
+        if wanted > self.obtainable() {
+            return false;
+        }
+        let lacking = wanted.saturating_sub(self.free());
+        if lacking > 0 {
+            self.evict(lacking);
+        }
+        hold.private += wanted;
+        self.private += wanted;
+        true
+    }
+
+    /// Puts a request's first `length` tokens into the tree and keeps them locked. What another request published
+    /// meanwhile is a duplicate and is freed.
+    pub fn publish(&mut self, path: &Path, hold: &mut Hold, length: u64) {
+        self.clock += 1;
+        let head = length.min(path.shared);
+        if let Some(prompt) = path.prompt() {
+            self.extend(prompt, head);
+        }
+        if length > head {
+            self.extend(path.own(), length - head);
+        }
+        self.private -= hold.private;
+        *hold = Hold {
+            known: length,
+            private: 0,
+        };
+    }
+
+    /// Ends a request's hold. With `keep`, that many tokens of its path go into the tree first; without, what is
+    /// private is lost.
+    pub fn close(&mut self, path: &Path, mut hold: Hold, keep: Option<u64>) {
+        if let Some(length) = keep {
+            self.publish(path, &mut hold, length);
+        }
+        self.private -= hold.private;
+        for owner in path.owners() {
+            if let Some(run) = self.runs.get_mut(&owner) {
+                run.locks -= 1;
+                if run.locks == 0 {
+                    self.evictable += run.tokens;
+                    self.offer(owner);
+                }
+            }
+        }
+    }
+
+    /// Lengthens a locked run to `tokens`.
+    fn extend(&mut self, owner: Owner, tokens: u64) {
+        let run = self.runs.entry(owner).or_default();
+        run.last_used = self.clock;
+        let added = tokens.saturating_sub(run.tokens);
+        if added == 0 {
+            return;
+        }
+        let first = run.tokens == 0;
+        run.segments.push(added);
+        run.tokens += added;
+        self.known += added;
+        if let Some(prompt) = run.behind.filter(|_| first)
+            && let Some(run) = self.runs.get_mut(&prompt)
+        {
+            run.continuations += 1;
+        }
+    }
+
+    /// Puts an unlocked run without a continuation up for eviction, or forgets it if it is empty.
+    fn offer(&mut self, owner: Owner) {
+        let Some(run) = self.runs.get_mut(&owner) else {
+            return;
+        };
+        if run.locks > 0 || run.continuations > 0 || run.offered {
+            return;
+        }
+        if run.tokens == 0 {
+            self.runs.remove(&owner);
+            return;
+        }
+        run.offered = true;
+        self.offers_made += 1;
+        let offer = (run.last_used, self.offers_made, owner);
+        self.offers.push(Reverse(offer));
+    }
+
+    /// Frees at least `wanted` tokens; that many are known to be evictable.
+    fn evict(&mut self, wanted: u64) {
+        let mut freed = 0;
+        while freed < wanted {
+            let Some(Reverse((used, _, owner))) = self.offers.pop() else {
+                return;
+            };
+            let Some(run) = self.runs.get_mut(&owner) else {
+                continue;
+            };
+            run.offered = false;
+            if run.locks > 0 || run.continuations > 0 {
+                // It is offered again when it becomes free.
+                continue;
+            }
+            if run.last_used != used {
+                self.offer(owner);
+                continue;
+            }
+            let tokens = run.segments.pop().unwrap_or(0);
+            run.tokens -= tokens;
+            self.known -= tokens;
+            self.evictable -= tokens;
+            self.evicted += tokens;
+            freed += tokens;
+            let behind = run.behind.filter(|_| run.tokens == 0);
+            self.offer(owner);
+            if let Some(prompt) = behind {
+                if let Some(run) = self.runs.get_mut(&prompt) {
+                    run.continuations -= 1;
+                }
+                self.offer(prompt);
+            }
+        }
+    }
+
+    /// Broken invariants, empty when all is well.
+    pub fn audit(&self) -> Vec<String> {
+        let mut faults = Vec::new();
+        let (mut known, mut evictable) = (0, 0);
+        let mut continuations: BTreeMap<Owner, u32> = BTreeMap::new();
+        for (owner, run) in &self.runs {
+            known += run.tokens;
+            evictable += if run.locks == 0 { run.tokens } else { 0 };
+            if run.segments.iter().sum::<u64>() != run.tokens {
+                faults.push(format!("{owner:?}: segments do not add up to its tokens"));
+            }
+            if run.locks == 0 && run.continuations == 0 && !run.offered {
+                faults.push(format!("{owner:?}: free, but not up for eviction"));
+            }
+            if let Some(prompt) = run.behind.filter(|_| run.tokens > 0) {
+                *continuations.entry(prompt).or_default() += 1;
+            }
+        }
+        for (owner, run) in &self.runs {
+            if continuations.get(owner).copied().unwrap_or(0) != run.continuations {
+                faults.push(format!("{owner:?}: continuations miscounted"));
+            }
+        }
+        if continuations
+            .keys()
+            .any(|owner| !self.runs.contains_key(owner))
+        {
+            faults.push("a continuation stands behind nothing".into());
+        }
+        if (known, evictable) != (self.known, self.evictable) {
+            let (kept, free) = (self.known, self.evictable);
+            faults.push(format!(
+                "counted {known}/{evictable} tokens, kept {kept}/{free}"
+            ));
+        }
+        if self.known + self.private > self.total {
+            faults.push("more tokens than the pool holds".into());
+        }
+        faults
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn path(trajectory: u64) -> Path {
+        Path {
+            group: 0,
+            shared: 100,
+            trajectory,
+        }
+    }
+
+    /// One request from admission to its end, `context` tokens of KV in all; returns what it found.
+    fn request(pool: &mut Pool, path: &Path, prompt: u64, context: u64) -> u64 {
+        let mut hold = pool.open(path, prompt - 1);
+        let found = hold.known;
+        assert!(pool.grow(&mut hold, prompt));
+        pool.publish(path, &mut hold, prompt);
+        assert!(pool.grow(&mut hold, context));
+        pool.close(path, hold, Some(context));
+        assert_eq!(pool.audit(), Vec::<String>::new());
+        found
+    }
+
+    #[test]
+    fn a_trajectory_finds_what_it_said_and_its_siblings_the_prompt() {
+        let mut pool = Pool::new(1000);
+        assert_eq!(request(&mut pool, &path(1), 100, 150), 0);
+        assert_eq!(request(&mut pool, &path(1), 180, 200), 150);
+        assert_eq!(request(&mut pool, &path(2), 120, 130), 100);
+        assert_eq!((pool.free(), pool.obtainable()), (770, 1000));
+    }
+
+    #[test]
+    fn the_least_recently_used_goes_first_and_a_prompt_last() {
+        let mut pool = Pool::new(300);
+        request(&mut pool, &path(1), 100, 150);
+        request(&mut pool, &path(2), 110, 160);
+        request(&mut pool, &path(3), 110, 240);
+        // 100 of the prompt, 50 and 60 before, 140 now: trajectory 1 had to go.
+        assert_eq!((pool.evicted(), pool.free()), (50, 0));
+        assert_eq!(pool.matched(&path(1), 150), 100);
+        assert_eq!(pool.matched(&path(2), 160), 160);
+    }
+
+    #[test]
+    fn what_is_locked_is_not_evicted() {
+        let mut pool = Pool::new(200);
+        request(&mut pool, &path(1), 100, 150);
+        let held = pool.open(&path(1), 150);
+        let mut other = pool.open(
+            &Path {
+                group: 9,
+                shared: 0,
+                trajectory: 9,
+            },
+            100,
+        );
+        assert!(!pool.grow(&mut other, 51), "only 50 are free");
+        assert!(pool.grow(&mut other, 50));
+        pool.close(&path(1), held, None);
+        assert!(pool.grow(&mut other, 120));
+        assert_eq!(pool.audit(), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_duplicate_of_what_a_sibling_published_is_freed() {
+        let mut pool = Pool::new(400);
+        let (mut one, mut two) = (pool.open(&path(1), 99), pool.open(&path(2), 99));
+        assert!(pool.grow(&mut one, 100) && pool.grow(&mut two, 100));
+        assert_eq!(pool.free(), 200);
+        pool.publish(&path(1), &mut one, 100);
+        pool.publish(&path(2), &mut two, 100);
+        assert_eq!(pool.free(), 300);
+        pool.close(&path(1), one, None);
+        pool.close(&path(2), two, None);
+        assert_eq!((pool.obtainable(), pool.audit()), (400, vec![]));
+    }
+}
