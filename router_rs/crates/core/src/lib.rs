@@ -1,1 +1,2 @@
 //! Heddle decision core.
+pub mod solver;
