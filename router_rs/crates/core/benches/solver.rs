@@ -41,7 +41,7 @@ fn profile() -> Profile {
     Profile::parse(&serde_json::json!({ "degrees": degrees }).to_string()).expect("valid")
 }
 
-fn request<'a>(lengths: &'a [f64], solver: SolverKind, cost: CostKind) -> Request<'a> {
+fn request(lengths: &[f64], solver: SolverKind, cost: CostKind) -> Request<'_> {
     Request {
         lengths,
         sigmas: &[],

@@ -293,17 +293,17 @@ fn the_presorted_dp_equals_its_recurrence_on_fixed_workers() {
             .map(|worker| instance.degrees.iter().position(|degree| degree == worker).expect("allowed"))
             .collect();
         order.sort_unstable();
-        let plain = plain_dp(&instance, &order);
+        let recurrence = plain_dp(&instance, &order);
         for solver in [SolverKind::Dp, SolverKind::Anneal] {
             let request = Request { workers: &workers, ..instance.request(solver) };
             let plan = solve(&request, &instance.profile()).expect("there is a plan");
             check(&instance, &plan, &format!("trial {trial}"));
             // A worker that the order leaves idle is put to use out of order, which may only help.
-            assert!(plan.makespan <= plain, "trial {trial}: {solver:?}");
+            assert!(plan.makespan <= recurrence, "trial {trial}: {solver:?}");
             let used = plan.workers.iter().filter(|worker| !worker.members.is_empty());
             if used.map(|worker| worker.degree).is_sorted_by(|a, b| a >= b) {
                 in_order += 1;
-                assert_eq!(plan.makespan.to_bits(), plain.to_bits(), "trial {trial}: {solver:?}");
+                assert_eq!(plan.makespan.to_bits(), recurrence.to_bits(), "trial {trial}: {solver:?}");
             }
         }
     }

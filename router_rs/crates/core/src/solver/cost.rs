@@ -16,18 +16,31 @@ pub trait GroupCost {
     /// Seconds for ranks `head..tail`; infinite if the worker cannot run them.
     fn cost(&self, shape: usize, head: usize, tail: usize) -> f64;
 
-    /// The largest tail in `head..=limit` such that `cost(shape, head, tail) <= bound`.
-    fn reach(&self, shape: usize, head: usize, limit: usize, bound: f64) -> usize {
+    /// The largest tail in `head..=limit` such that `cost(shape, head, tail) <= bound`. `guess`: where to look first.
+    fn reach(&self, shape: usize, head: usize, limit: usize, bound: f64, guess: usize) -> usize {
+        // Gallop away from the guess, then bisect: about 2 log2 of its error in evaluations.
+        let guess = guess.clamp(head, limit);
         let (mut fits, mut fails) = (head, limit + 1);
-        // Galloping first: groups are short beside the number of ranks.
         let mut stride = 1;
-        while fits + stride < fails {
-            if self.cost(shape, head, fits + stride) <= bound {
+        if guess == head || self.cost(shape, head, guess) <= bound {
+            fits = guess;
+            while fits + stride < fails {
+                if self.cost(shape, head, fits + stride) > bound {
+                    fails = fits + stride;
+                    break;
+                }
                 fits += stride;
                 stride *= 2;
-            } else {
-                fails = fits + stride;
-                break;
+            }
+        } else {
+            fails = guess;
+            while fails > head + stride {
+                if self.cost(shape, head, fails - stride) <= bound {
+                    fits = fails - stride;
+                    break;
+                }
+                fails -= stride;
+                stride *= 2;
             }
         }
         while fails - fits > 1 {

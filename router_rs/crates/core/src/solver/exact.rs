@@ -12,7 +12,7 @@
 
 use super::balance;
 use super::cost::{Group, GroupCost, Placed, makespan};
-use super::lattice::{Lattice, Stock};
+use super::lattice::{Edge, Lattice, Stock};
 
 /// Ranks already settled, as disjoint ascending intervals that a group may neither contain nor cross.
 #[derive(Debug, Clone, Default)]
@@ -54,6 +54,12 @@ struct Entry {
     shape: Option<u32>,
     /// One past the last rank of the worker built.
     tail: usize,
+}
+
+impl Entry {
+    fn is(&self, edge: &Edge) -> bool {
+        self.from == edge.from && self.shape == edge.shape
+    }
 }
 
 /// One problem: which ranks are open, which workers may be built, what groups cost. Scratch space is kept between sweeps.
@@ -99,31 +105,46 @@ impl<'a, C: GroupCost> Search<'a, C> {
             return Swept::Feasible(0);
         }
         for state in 1..self.lattice.states() {
+            let edges = self.lattice.edges_into(state);
+            let last = self.entered[state];
             let mut best: Option<(usize, Entry)> = None;
-            for edge in self.lattice.edges_into(state) {
+            // The edge that won in the last sweep first: most others then take one evaluation to rule out.
+            for edge in edges.iter().filter(|edge| last.is(edge)).chain(edges.iter().filter(|edge| !last.is(edge))) {
                 let head = self.reached[edge.from as usize];
                 let (tail, position) = match edge.shape {
                     None => (head, head),
                     Some(shape) => {
+                        let shape = shape as usize;
                         let limit = self.settled.run_end(head, ranks);
-                        let tail = self.cost.reach(shape as usize, head, limit, bound);
+                        if let Some((furthest, _)) = best
+                            && furthest >= head
+                        {
+                            if furthest >= limit && furthest >= self.settled.skip(limit) {
+                                continue;
+                            }
+                            let further = self.cost.cost(shape, head, limit.min(furthest + 1));
+                            if further > bound {
+                                blocked = blocked.min(further);
+                                continue;
+                            }
+                        }
+                        let tail = self.cost.reach(shape, head, limit, bound, last.tail);
                         if tail < limit {
-                            blocked = blocked.min(self.cost.cost(shape as usize, head, tail + 1));
+                            blocked = blocked.min(self.cost.cost(shape, head, tail + 1));
                             (tail, tail)
                         } else {
                             (tail, self.settled.skip(tail))
                         }
                     }
                 };
-                // At a tie the edge listed first wins: an idle GPU before a worker that adds nothing, a higher degree before a lower.
                 if best.is_none_or(|(furthest, _)| position > furthest) {
                     best = Some((position, Entry { from: edge.from, shape: edge.shape, tail }));
                 }
             }
-            let Some((best, entry)) = best else { continue };
-            self.reached[state] = best;
+            let Some((furthest, entry)) = best else { continue };
+            self.reached[state] = furthest;
             self.entered[state] = entry;
-            if best == ranks {
+            if furthest == ranks {
                 return Swept::Feasible(state);
             }
         }

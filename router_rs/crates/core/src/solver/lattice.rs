@@ -5,8 +5,9 @@
 
 use super::SolveError;
 
-/// States of a multiset beyond which the search is refused; 2^22 states take about a second.
-const STATE_LIMIT: u64 = 1 << 22;
+/// A multiset of workers is searched in every order while states x workers is at most this (about a quarter of a second);
+/// beyond it, in the paper's order, highest degree first.
+const ANY_ORDER_LIMIT: u64 = 1 << 18;
 
 /// Workers that may still be built.
 #[derive(Debug, Clone)]
@@ -40,10 +41,12 @@ impl Stock {
         let counts: Vec<usize> =
             degrees.iter().map(|degree| workers.iter().filter(|worker| *worker == degree).count()).collect();
         let states = counts.iter().fold(1u64, |states, &count| states.saturating_mul(count as u64 + 1));
-        if states > STATE_LIMIT {
-            return Err(SolveError::TooManyShapes { states, limit: STATE_LIMIT });
-        }
-        Ok(Self::Workers(counts))
+        Ok(if states.saturating_mul(workers.len() as u64) <= ANY_ORDER_LIMIT {
+            Self::Workers(counts)
+        } else {
+            let in_order = |(shape, &count): (usize, &usize)| std::iter::repeat_n(shape, count);
+            Self::Sequence(counts.iter().enumerate().flat_map(in_order).collect())
+        })
     }
 
     /// Whether a worker of this shape can be built.

@@ -7,7 +7,7 @@
 //!
 //! Invariants, held by tests against brute force over all set partitions and all worker multisets:
 //! every trajectory is in exactly one group; groups are consecutive ranks; degrees never sum to more than the GPUs given;
-//! `exact` is optimal for its cost over all such plans, and over *all* set partitions when the cost is `size_only`.
+//! `exact` is optimal for its cost over all such plans (its docs name the one exception), and over *all* set partitions when the cost is `size_only`.
 //!
 //! No clock, no threads, no randomness beyond the seed in the request.
 
@@ -44,7 +44,8 @@ pub enum SolverKind {
     Dp,
     /// Simulated annealing over the MP degrees with presorted placement inside (paper §6.2, Algorithm 2).
     Anneal,
-    /// Parametric search: partition and degrees at once, optimal, then balanced lexicographically.
+    /// Parametric search: partition and degrees at once, optimal, then balanced lexicographically. Fixed workers are taken in any order
+    /// unless they are very many of many degrees (then highest degree first).
     Exact,
 }
 
@@ -174,14 +175,6 @@ pub enum SolveError {
         sum: u64,
         /// GPUs given.
         gpus: u32,
-    },
-    /// Fixed workers of so many different degrees that the state space explodes.
-    #[error("workers: {states} combinations of degrees, more than {limit}; use fewer different degrees")]
-    TooManyShapes {
-        /// States of the search.
-        states: u64,
-        /// The most allowed.
-        limit: u64,
     },
     /// The profile does not fit its format.
     #[error("profile: {field}: {problem}")]

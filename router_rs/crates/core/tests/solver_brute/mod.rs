@@ -19,10 +19,10 @@ pub fn best_costs(n: usize, degrees: &[u32], costs: &[Vec<f64>], workers: &Worke
         let mut chosen = Vec::new();
         match workers {
             Workers::Gpus(gpus) => {
-                shapes(blocks, costs, &mut chosen, &mut best, *gpus, &|left, shape| left.checked_sub(degrees[shape]));
+                shapes(blocks, costs, &mut chosen, &mut best, gpus, &|left, shape| left.checked_sub(degrees[shape]));
             }
             Workers::Counts(counts) => {
-                shapes(blocks, costs, &mut chosen, &mut best, counts.to_vec(), &|left, shape| {
+                shapes(blocks, costs, &mut chosen, &mut best, &counts.to_vec(), &|left: &Vec<usize>, shape| {
                     let mut left = left.clone();
                     left[shape] = left[shape].checked_sub(1)?;
                     Some(left)
@@ -55,7 +55,7 @@ fn shapes<L>(
     costs: &[Vec<f64>],
     chosen: &mut Vec<f64>,
     best: &mut Option<Vec<f64>>,
-    left: L,
+    left: &L,
     take: &impl Fn(&L, usize) -> Option<L>,
 ) {
     if chosen.len() == blocks.len() {
@@ -68,9 +68,9 @@ fn shapes<L>(
     }
     let block = blocks[chosen.len()];
     for (shape, &cost) in costs[block].iter().enumerate() {
-        if let Some(left) = take(&left, shape) {
+        if let Some(left) = take(left, shape) {
             chosen.push(cost);
-            shapes(blocks, costs, chosen, best, left, take);
+            shapes(blocks, costs, chosen, best, &left, take);
             chosen.pop();
         }
     }
