@@ -1,6 +1,9 @@
 """Types of the native module. Time is always an argument: microseconds of one monotonic clock (``now``)."""
 
-from typing import Any, Final, Literal, final
+from collections.abc import Sequence
+from typing import Any, Final, Literal, TypedDict, final
+
+from typing_extensions import Buffer
 
 DEBUG_BUILD: Final[bool]
 
@@ -180,3 +183,49 @@ class Answer:
     error: str | None
 
 def read_answer(body: bytes, dialect: Dialect) -> Answer: ...
+
+# -------------------------------------------------------------------------------------------- solver
+
+SolverName = Literal["dp", "anneal", "exact"]
+CostName = Literal["size_only", "simulated"]
+
+class PlannedWorker(TypedDict):
+    """One worker of a plan: indices into ``lengths``, longest first; cost in seconds."""
+
+    degree: int
+    members: list[int]
+    cost: float
+
+class SolvedPlan(TypedDict):
+    """Workers in the order of the ranks they take, longest trajectories first; ``seconds`` is the time to solve."""
+
+    makespan: float
+    gpus_used: int
+    seconds: float
+    workers: list[PlannedWorker]
+
+def solve(
+    lengths: Sequence[float] | Buffer,
+    *,
+    gpus: int,
+    degrees: Sequence[int],
+    profile_json: str,
+    sigmas: Sequence[float] | Buffer | None = None,
+    workers: Sequence[int] | None = None,
+    solver: SolverName = "exact",
+    cost: CostName = "size_only",
+    context_tokens: float = 0.0,
+    cold_tokens: float = 0.0,
+    input_per_output: float = 0.0,
+    tool_seconds_per_output: float = 0.0,
+    aggregate_below: float = 0.0,
+    seed: int = 0,
+) -> SolvedPlan:
+    """Cuts trajectories of these predicted output tokens into groups, one a worker, of least makespan.
+
+    ``workers`` fixes the MP degrees; else the solver chooses workers of ``degrees`` on ``gpus`` GPUs. ``profile_json`` is a
+    WorkerProfile or its short form. ``sigmas``: standard deviation of each prediction, tokens (``simulated`` only).
+    ``context_tokens`` a trajectory holds now, ``cold_tokens`` of them to prefill first; with each output token come
+    ``input_per_output`` tokens of tool results and ``tool_seconds_per_output`` of tool gap. The GIL is released.
+    Buffers are C doubles. Raises ValueError naming the field.
+    """

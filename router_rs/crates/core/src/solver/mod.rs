@@ -24,7 +24,6 @@ mod ranking;
 mod simulated_cost;
 mod size_only_cost;
 
-use serde::Deserialize;
 use thiserror::Error;
 
 pub use anneal::Cooling;
@@ -36,8 +35,7 @@ use simulated_cost::SimulatedCost;
 use size_only_cost::SizeOnlyCost;
 
 /// Which algorithm makes the plan.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SolverKind {
     /// Presorted dynamic programming, workers by MP degree, highest first (paper §5.2). Without fixed workers: at the best
     /// homogeneous degree.
@@ -49,14 +47,23 @@ pub enum SolverKind {
     Exact,
 }
 
+impl SolverKind {
+    /// The solvers by their names.
+    pub const NAMES: [(&'static str, Self); 3] = [("dp", Self::Dp), ("anneal", Self::Anneal), ("exact", Self::Exact)];
+}
+
 /// What a group costs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CostKind {
     /// `longest x T x F(size)`, the paper's premise.
     SizeOnly,
     /// The group executed on the worker: slots, KV capacity, prefill, tool gaps, uncertainty.
     Simulated,
+}
+
+impl CostKind {
+    /// The costs by their names.
+    pub const NAMES: [(&'static str, Self); 2] = [("size_only", Self::SizeOnly), ("simulated", Self::Simulated)];
 }
 
 /// What is known of the trajectories beyond their lengths. All rates are per predicted output token, so that a longer
