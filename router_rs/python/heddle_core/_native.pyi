@@ -1,7 +1,7 @@
 """Types of the native module. Time is always an argument: microseconds of one monotonic clock (``now``)."""
 
 from collections.abc import Sequence
-from typing import Any, Final, Literal, TypedDict, final
+from typing import Any, Final, Literal, TypedDict, final, type_check_only
 
 from typing_extensions import Buffer
 
@@ -186,9 +186,7 @@ def read_answer(body: bytes, dialect: Dialect) -> Answer: ...
 
 # -------------------------------------------------------------------------------------------- solver
 
-SolverName = Literal["dp", "anneal", "exact"]
-CostName = Literal["size_only", "simulated"]
-
+@type_check_only
 class PlannedWorker(TypedDict):
     """One worker of a plan: indices into ``lengths``, longest first; cost in seconds."""
 
@@ -196,6 +194,7 @@ class PlannedWorker(TypedDict):
     members: list[int]
     cost: float
 
+@type_check_only
 class SolvedPlan(TypedDict):
     """Workers in the order of the ranks they take, longest trajectories first; ``seconds`` is the time to solve."""
 
@@ -212,8 +211,8 @@ def solve(
     profile_json: str,
     sigmas: Sequence[float] | Buffer | None = None,
     workers: Sequence[int] | None = None,
-    solver: SolverName = "exact",
-    cost: CostName = "size_only",
+    solver: Literal["dp", "anneal", "exact"] = "exact",
+    cost: Literal["size_only", "simulated"] = "size_only",
     context_tokens: float = 0.0,
     cold_tokens: float = 0.0,
     input_per_output: float = 0.0,
