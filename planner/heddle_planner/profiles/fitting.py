@@ -5,7 +5,7 @@ prompt lengths and the same batch separate the two. What is measured is noisy, w
 >= 0, and alpha never falls with the batch.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 
@@ -29,38 +29,6 @@ class StepFit:
     batches: tuple[int, ...]
     step_seconds: tuple[float, ...]
     seconds_per_context_token: float
-
-
-@dataclass(frozen=True, slots=True)
-class Arrival:
-    """A piece of a streamed answer: when it came (seconds of one clock) and how many tokens there were by
-    then.
-    """
-
-    at: float
-    tokens: int
-
-
-def steady_step_seconds(answers: Sequence[Sequence[Arrival]]) -> float:
-    """Mean seconds between tokens while all answers were being decoded: after the last one began, before the
-    first one ended.
-
-    Raises FitError if they never ran together.
-    """
-    begin = max(answer[0].at for answer in answers)
-    end = min(answer[-1].at for answer in answers)
-    seconds, tokens = 0.0, 0
-    for answer in answers:
-        inside = [arrival for arrival in answer if begin <= arrival.at <= end]
-        if len(inside) >= 2:
-            seconds += inside[-1].at - inside[0].at
-            tokens += inside[-1].tokens - inside[0].tokens
-    if tokens <= 0 or seconds <= 0:
-        raise FitError(
-            f"{len(answers)} requests never decoded together; ask for more output tokens, or for smaller"
-            f" batches"
-        )
-    return seconds / tokens
 
 
 def fit_steps(samples: Iterable[StepSample]) -> StepFit:

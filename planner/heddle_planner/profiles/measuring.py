@@ -1,33 +1,26 @@
 """Measures a live worker and makes its profile: by a ladder of batches sent to it, or from the counters it
 keeps.
 
-The ladder wants the worker to itself; other traffic counts as part of the worker's slowness. It sends, for
-each batch size b, b requests at once with short prompts and times the steps while all of them decode; twice
-more with long prompts, for the price of context; and single prompts of two lengths, for the prefill rate.
+The ladder wants the worker to itself; other traffic counts as part of the worker's slowness. For each batch
+size it sends short prompts, once for N output tokens and once for 2 N, and takes the difference; the largest
+batches again with long prompts, for the price of context; and single prompts of two lengths, for the prefill
+rate. Answers are not streamed, so that the client's own speed is no part of what is measured.
 """
 
 import asyncio
-import statistics
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import httpx
 from heddle_contracts.worker_profile import DegreeProfile, WorkerProfile
 
-from heddle_planner.profiles.fitting import (
-    FitError,
-    StepFit,
-    StepSample,
-    fit_moments,
-    fit_steps,
-    steady_step_seconds,
-)
-from heddle_planner.profiles.worker_client import Answer, WorkerClient, WorkerFacts, WorkerProfileError
+from heddle_planner.profiles.fitting import FitError, StepFit, StepSample, fit_moments, fit_steps
+from heddle_planner.profiles.worker_client import Batch, WorkerClient, WorkerFacts, WorkerProfileError
 
 __all__ = ["LadderSettings", "WorkerProfileError", "measure"]
 
 SHORT_PROMPT = 32
-PREFILL_REPEATS = 3
+REPEATS = 3
 LONG_BATCHES = 2
 """Rungs, the largest that fit into the KV cache, that are repeated with long prompts."""
 
@@ -59,7 +52,7 @@ def measure(url: str, settings: LadderSettings, *, from_moments: bool) -> Worker
 
 async def _measure(url: str, settings: LadderSettings, *, from_moments: bool) -> WorkerProfile:
     try:
-        client = WorkerClient(url, settings.api_key, connections=settings.batches[-1])
+        client = WorkerClient(url, settings.api_key)
     except (httpx.InvalidURL, UnicodeError) as error:
         raise ValueError(f"URL: {url!r}: {error}") from error
     async with client:
@@ -107,14 +100,15 @@ async def _from_ladder(
 ) -> tuple[StepFit, float, str]:
     short = min(SHORT_PROMPT, settings.long_prompt // 2)
     # The first request of a server compiles, allocates and warms up; it is nobody's sample.
-    await client.generate(facts, short, settings.tokens)
+    await client.generate(facts, 1, short, settings.tokens)
+    most = 2 * settings.tokens
     rungs = [
         batch
         for batch in settings.batches
-        if (not facts.slots or batch <= facts.slots) and _fits(facts, batch, short + settings.tokens)
+        if (not facts.slots or batch <= facts.slots) and _fits(facts, batch, short + most)
     ]
     samples = [await _rung(client, facts, batch, short, settings.tokens) for batch in rungs]
-    long_rungs = [batch for batch in rungs if _fits(facts, batch, settings.long_prompt + settings.tokens)]
+    long_rungs = [batch for batch in rungs if _fits(facts, batch, settings.long_prompt + most)]
     for batch in long_rungs[-LONG_BATCHES:]:
         samples.append(await _rung(client, facts, batch, settings.long_prompt, settings.tokens))
     prefill = await _prefill_rate(client, facts, short, settings.long_prompt)
@@ -127,40 +121,28 @@ def _fits(facts: WorkerFacts, batch: int, tokens_each: int) -> bool:
 
 
 async def _rung(client: WorkerClient, facts: WorkerFacts, batch: int, prompt: int, tokens: int) -> StepSample:
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(_guarded(client, facts, prompt, tokens)) for _ in range(batch)]
-    answers: list[Answer] = []
-    for task in tasks:
-        result = task.result()
-        if isinstance(result, WorkerProfileError):
-            raise result
-        answers.append(result)
-    seconds = steady_step_seconds([answer.arrivals for answer in answers])
-    context = sum(answer.prompt_tokens + answer.arrivals[-1].tokens / 2 for answer in answers)
-    return StepSample(batch=batch, context=context, seconds=seconds)
-
-
-async def _guarded(
-    client: WorkerClient, facts: WorkerFacts, prompt: int, tokens: int
-) -> Answer | WorkerProfileError:
-    """The answer or its failure as a value: one failure, not an exception group of all of them."""
-    try:
-        return await client.generate(facts, prompt, tokens)
-    except WorkerProfileError as error:
-        return error
+    """The steps by which an answer of twice the tokens takes longer: prefill, queue and network cancel."""
+    once = await _quickest(client, facts, batch, prompt, tokens)
+    twice = await _quickest(client, facts, batch, prompt, 2 * tokens)
+    added = twice.seconds - once.seconds
+    if added <= 0:
+        raise FitError(
+            f"{2 * tokens} tokens at batch {batch} took no longer than {tokens}; ask for more --tokens, of an"
+            " idle worker"
+        )
+    context = twice.prompt_tokens + batch * 1.5 * tokens
+    return StepSample(batch=batch, context=context, seconds=added / tokens)
 
 
 async def _prefill_rate(client: WorkerClient, facts: WorkerFacts, short: int, long: int) -> float:
-    """Uncached prompt tokens a second: what a longer prompt adds to the time to the first token. Zero where
-    it adds nothing.
-    """
+    """Uncached prompt tokens a second: what a longer prompt adds to one token. Zero where it adds nothing."""
+    low = await _quickest(client, facts, 1, short, 1)
+    high = await _quickest(client, facts, 1, long, 1)
+    added = high.seconds - low.seconds
+    return (high.prompt_tokens - low.prompt_tokens) / added if added > 0 else 0.0
 
-    async def first_token(prompt: int) -> tuple[float, int]:
-        answers = [await client.generate(facts, prompt, 1) for _ in range(PREFILL_REPEATS)]
-        waited = statistics.median(answer.arrivals[0].at - answer.sent_at for answer in answers)
-        return waited, answers[0].prompt_tokens
 
-    short_wait, short_tokens = await first_token(short)
-    long_wait, long_tokens = await first_token(long)
-    added = long_wait - short_wait
-    return (long_tokens - short_tokens) / added if added > 0 else 0.0
+async def _quickest(client: WorkerClient, facts: WorkerFacts, batch: int, prompt: int, tokens: int) -> Batch:
+    """The quickest of a few: whatever disturbs a measurement makes it slower."""
+    tries = [await client.generate(facts, batch, prompt, tokens) for _ in range(REPEATS)]
+    return min(tries, key=lambda one: one.seconds)

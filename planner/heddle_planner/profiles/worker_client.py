@@ -5,16 +5,14 @@ Invariant: whatever the worker does wrong becomes a WorkerProfileError that says
 expected of it.
 """
 
-import json
 import random
 import time
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any, Self
 
 import httpx
 
-from heddle_planner.profiles.fitting import Arrival, DecodeMoments
+from heddle_planner.profiles.fitting import DecodeMoments
 
 _WORDS = (
     "red",
@@ -55,25 +53,23 @@ class WorkerFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """A streamed answer: arrivals in order and the tokens of its prompt."""
+class Batch:
+    """A batch of prompts answered: seconds until all were, and the prompt tokens of all."""
 
-    sent_at: float
-    arrivals: tuple[Arrival, ...]
+    seconds: float
     prompt_tokens: int
 
 
 class WorkerClient:
     """One worker. Use as an async context manager."""
 
-    def __init__(self, url: str, api_key: str | None, connections: int) -> None:
+    def __init__(self, url: str, api_key: str | None) -> None:
         headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
         self._http = httpx.AsyncClient(
             base_url=url.rstrip("/"),
             headers=headers,
             trust_env=False,
             timeout=httpx.Timeout(_ANSWER_S, connect=_CONNECT_S),
-            limits=httpx.Limits(max_connections=connections, max_keepalive_connections=connections),
         )
         self._url = url
         # Prompts must differ between runs too, or the worker's prefix cache answers for its prefill.
@@ -122,86 +118,70 @@ class WorkerClient:
             micros += _count(load.get("total_prefill_busy_us"))
         if sums.steps == 0:
             raise WorkerProfileError(
-                f"{self._url}: /v1/loads has no decode_moments; it is no SGLang of 0.5.20 or later, or it"
-                f" has decoded nothing yet"
+                f"{self._url}: /v1/loads has no decode_moments; it is no recent SGLang (0.5.23 has them), or"
+                " has decoded nothing yet"
             )
         return sums, tokens, micros
 
-    async def generate(self, facts: WorkerFacts, prompt_tokens: int, output_tokens: int) -> Answer:
-        """Streams an answer of exactly `output_tokens` tokens to a prompt that nobody sent before."""
+    async def generate(self, facts: WorkerFacts, batch: int, prompt_tokens: int, output_tokens: int) -> Batch:
+        """Times one request of `batch` prompts that nobody sent before, with `output_tokens` tokens each."""
         if facts.is_sglang:
-            return await self._generate_native(prompt_tokens, output_tokens)
-        return await self._complete(facts.model, prompt_tokens, output_tokens)
+            return await self._generate_native(batch, prompt_tokens, output_tokens)
+        return await self._complete(facts.model, batch, prompt_tokens, output_tokens)
 
-    async def _generate_native(self, prompt_tokens: int, output_tokens: int) -> Answer:
-        body = {
-            "input_ids": [self._random.randrange(100, 1000) for _ in range(prompt_tokens)],
-            "sampling_params": {"max_new_tokens": output_tokens, "ignore_eos": True, "temperature": 0},
-            "stream": True,
-        }
-        arrivals: list[Arrival] = []
-        sent_at, prompt = time.monotonic(), prompt_tokens
-        async for piece in self._stream("/generate", body):
-            meta = piece.get("meta_info")
-            if not isinstance(meta, dict):
-                raise WorkerProfileError(
-                    f"{self._url}: /generate streamed no meta_info: {json.dumps(piece)[:200]}"
-                )
-            prompt = _count(meta.get("prompt_tokens")) or prompt
-            made = _count(meta.get("completion_tokens"))
-            if made > 0 and (not arrivals or made > arrivals[-1].tokens):
-                arrivals.append(Arrival(time.monotonic(), made))
-        return self._answer("/generate", sent_at, arrivals, prompt)
+    async def _generate_native(self, batch: int, prompt_tokens: int, output_tokens: int) -> Batch:
+        prompts = [[self._random.randrange(100, 1000) for _ in range(prompt_tokens)] for _ in range(batch)]
+        sampling = {"max_new_tokens": output_tokens, "ignore_eos": True, "temperature": 0}
+        seconds, answers = await self._timed("/generate", {"input_ids": prompts, "sampling_params": sampling})
+        metas = [
+            answer["meta_info"]
+            for answer in (answers if isinstance(answers, list) else [])
+            if isinstance(answer, dict) and isinstance(answer.get("meta_info"), dict)
+        ]
+        if len(metas) != batch:
+            raise WorkerProfileError(f"{self._url}: /generate answered {len(metas)} of {batch} prompts")
+        made = sum(_count(meta.get("completion_tokens")) for meta in metas)
+        self._expect("/generate", made, batch * output_tokens)
+        return Batch(seconds, sum(_count(meta.get("prompt_tokens")) for meta in metas))
 
-    async def _complete(self, model: str, prompt_tokens: int, output_tokens: int) -> Answer:
+    async def _complete(self, model: str, batch: int, prompt_tokens: int, output_tokens: int) -> Batch:
         body = {
             "model": model,
-            "prompt": " ".join(self._random.choices(_WORDS, k=prompt_tokens)),
+            "prompt": [" ".join(self._random.choices(_WORDS, k=prompt_tokens)) for _ in range(batch)],
             "max_tokens": output_tokens,
             "ignore_eos": True,
             "temperature": 0,
-            "stream": True,
-            "stream_options": {"include_usage": True},
         }
-        sent_at, times = time.monotonic(), []
-        prompt, made = prompt_tokens, 0
-        async for piece in self._stream("/v1/completions", body):
-            if piece.get("choices"):
-                times.append(time.monotonic())
-            if isinstance(usage := piece.get("usage"), dict):
-                prompt = _count(usage.get("prompt_tokens")) or prompt
-                made = _count(usage.get("completion_tokens")) or made
-        # A piece may hold several tokens: spread what the usage says evenly.
-        per_piece = max(1.0, made / len(times)) if times else 1.0
-        arrivals = [Arrival(at, round(per_piece * number)) for number, at in enumerate(times, start=1)]
-        return self._answer("/v1/completions", sent_at, arrivals, prompt)
+        seconds, answer = await self._timed("/v1/completions", body)
+        usage = answer.get("usage") if isinstance(answer, dict) else None
+        if not isinstance(usage, dict):
+            raise WorkerProfileError(f"{self._url}: /v1/completions answered without usage")
+        self._expect("/v1/completions", _count(usage.get("completion_tokens")), batch * output_tokens)
+        return Batch(seconds, _count(usage.get("prompt_tokens")))
 
-    def _answer(self, route: str, sent_at: float, arrivals: list[Arrival], prompt: int) -> Answer:
-        if not arrivals:
-            raise WorkerProfileError(f"{self._url}: {route} streamed no token")
-        return Answer(sent_at, tuple(arrivals), prompt)
+    def _expect(self, route: str, made: int, wanted: int) -> None:
+        if made != wanted:
+            raise WorkerProfileError(
+                f"{self._url}: {route} made {made} tokens where {wanted} were asked for; the ladder needs a"
+                " worker that honours ignore_eos and has room in its context"
+            )
 
-    async def _stream(self, route: str, body: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
-        """The JSON events of a streamed answer."""
+    async def _timed(self, route: str, body: dict[str, Any]) -> tuple[float, Any]:
+        """Seconds until the whole answer was there, and the answer."""
+        started = time.monotonic()
         try:
-            async with self._http.stream("POST", route, json=body) as response:
-                if response.status_code != 200:
-                    text = (await response.aread()).decode(errors="replace")
-                    raise WorkerProfileError(
-                        f"{self._url}: {route} answered {response.status_code}: {text[:200]}"
-                    )
-                async for line in response.aiter_lines():
-                    data = line.removeprefix("data:").strip() if line.startswith("data:") else ""
-                    if not data or data == "[DONE]":
-                        continue
-                    piece = json.loads(data)
-                    if not isinstance(piece, dict) or "error" in piece:
-                        raise WorkerProfileError(f"{self._url}: {route} streamed an error: {data[:200]}")
-                    yield piece
+            response = await self._http.post(route, json=body)
         except httpx.HTTPError as error:
             raise self._unreachable(route, error) from error
+        seconds = time.monotonic() - started
+        if response.status_code != 200:
+            raise WorkerProfileError(
+                f"{self._url}: {route} answered {response.status_code}: {response.text[:200]}"
+            )
+        try:
+            return seconds, response.json()
         except ValueError as error:
-            raise WorkerProfileError(f"{self._url}: {route} streamed what is not JSON: {error}") from error
+            raise WorkerProfileError(f"{self._url}: {route} answered what is not JSON: {error}") from error
 
     async def _loads(self) -> list[dict[str, Any]]:
         loads = (await self._get_object("/v1/loads")).get("loads")

@@ -2,30 +2,12 @@
 
 import pytest
 from heddle_planner.profiles.fitting import (
-    Arrival,
     DecodeMoments,
     FitError,
     StepSample,
     fit_moments,
     fit_steps,
-    steady_step_seconds,
 )
-
-
-def test_steps_are_timed_only_while_all_requests_decode() -> None:
-    # Alone at 10 ms a token, together at 20 ms, then alone again.
-    first = [Arrival(0.00, 1), Arrival(0.01, 2), Arrival(0.02, 3), Arrival(0.04, 4), Arrival(0.06, 5)]
-    second = [Arrival(0.02, 1), Arrival(0.04, 2), Arrival(0.06, 3), Arrival(0.07, 4), Arrival(0.08, 5)]
-    assert steady_step_seconds([first, second]) == pytest.approx(0.020)
-
-
-def test_pieces_of_several_tokens_count_as_such() -> None:
-    assert steady_step_seconds([[Arrival(0.0, 4), Arrival(0.1, 8), Arrival(0.2, 12)]]) == pytest.approx(0.025)
-
-
-def test_requests_that_never_met_are_no_sample() -> None:
-    with pytest.raises(FitError, match="2 requests never decoded together"):
-        steady_step_seconds([[Arrival(0, 1), Arrival(1, 2)], [Arrival(2, 1), Arrival(3, 2)]])
 
 
 def test_the_ladder_recovers_batch_and_context_prices() -> None:

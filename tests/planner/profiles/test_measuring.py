@@ -3,9 +3,9 @@
 import asyncio
 import json
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,56 +15,67 @@ from heddle_planner import cli
 from heddle_planner.profiles.measuring import LadderSettings, WorkerProfileError, measure
 from typer.testing import CliRunner
 
-BASE_S, REQUEST_S = 0.020, 0.005
+BASE_S, REQUEST_S = 0.010, 0.002
 PREFILL_S = 50e-6
 MOMENTS_SAMPLE = [(batch, 8000 + 100 * batch) for batch in range(1, 21)] * 10
 
 
 @dataclass
 class PacedWorker:
-    """Streams tokens in lock-step: a step takes BASE_S + REQUEST_S x requests. SGLang or plain OpenAI."""
+    """A batch of b answers of n tokens takes its prefill and n (BASE_S + REQUEST_S b). SGLang or OpenAI."""
 
     sglang: bool = True
     slots: int = 8
     fails_at: int | None = None
-    running: int = 0
+    stops_early: bool = False
     served: int = 0
-    stepped: asyncio.Event = field(default_factory=asyncio.Event)
-
-    async def decode(self) -> None:
-        """One step after another; everybody who runs gets a token at its end."""
-        while True:
-            await asyncio.sleep(BASE_S + REQUEST_S * self.running)
-            stepped, self.stepped = self.stepped, asyncio.Event()
-            stepped.set()
 
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while head := await reader.readuntil(b"\r\n\r\n"):
                 method, route, _ = head.split(b"\r\n", 1)[0].decode().split(" ")
-                length = next(
-                    (
-                        int(line.split(b":")[1])
-                        for line in head.lower().split(b"\r\n")
-                        if b"content-length" in line
-                    ),
-                    0,
-                )
-                body = json.loads(await reader.readexactly(length)) if length else {}
+                lengths = [
+                    line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")
+                ]
+                body = json.loads(await reader.readexactly(int(lengths[0].split(b":")[1]))) if lengths else {}
                 if method == "GET":
-                    found = self.facts().get(route)
-                    payload = json.dumps(found or {}).encode()
-                    status = b"200 OK" if found else b"404 Not Found"
-                    writer.write(
-                        b"HTTP/1.1 %s\r\ncontent-length: %d\r\n\r\n%s" % (status, len(payload), payload)
-                    )
+                    found: Any = self.facts().get(route)
+                    status = 200 if found else 404
                 else:
-                    await self.generate(body, writer)
+                    status, found = await self.generate(route, body)
+                payload = json.dumps(found).encode()
+                head = b"HTTP/1.1 %d X\r\ncontent-length: %d\r\n\r\n" % (status, len(payload))
+                writer.write(head + payload)
                 await writer.drain()
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
         finally:
             writer.close()
+
+    async def generate(self, route: str, body: dict[str, Any]) -> tuple[int, Any]:
+        self.served += 1
+        if self.fails_at == self.served:
+            return 500, {"message": "out of paper"}
+        if self.sglang:
+            assert route == "/generate"
+            prompts = [len(prompt) for prompt in body["input_ids"]]
+            params = body["sampling_params"]
+            count, ignores_eos = params["max_new_tokens"], params["ignore_eos"]
+        else:
+            assert route == "/v1/completions"
+            assert body["model"] == "plain-model"
+            prompts = [len(prompt.split()) for prompt in body["prompt"]]
+            count, ignores_eos = body["max_tokens"], body["ignore_eos"]
+        assert ignores_eos
+        if self.stops_early:
+            count -= 1
+        await asyncio.sleep(PREFILL_S * sum(prompts) + count * (BASE_S + REQUEST_S * len(prompts)))
+        if self.sglang:
+            return 200, [
+                {"meta_info": {"prompt_tokens": each, "completion_tokens": count}} for each in prompts
+            ]
+        usage = {"prompt_tokens": sum(prompts), "completion_tokens": count * len(prompts)}
+        return 200, {"choices": [], "usage": usage}
 
     def facts(self) -> dict[str, Any]:
         if not self.sglang:
@@ -88,49 +99,6 @@ class PacedWorker:
             },
         }
 
-    async def generate(self, body: dict[str, Any], writer: asyncio.StreamWriter) -> None:
-        self.served += 1
-        if self.fails_at == self.served:
-            text = b'{"message": "out of paper"}'
-            writer.write(b"HTTP/1.1 500 Oops\r\ncontent-length: %d\r\n\r\n%s" % (len(text), text))
-            return
-        writer.write(
-            b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
-        )
-        async for event in self.native(body) if self.sglang else self.completion(body):
-            data = f"data: {event}\n\n".encode()
-            writer.write(b"%x\r\n%s\r\n" % (len(data), data))
-            await writer.drain()
-        writer.write(b"0\r\n\r\n")
-
-    async def tokens(self, prompt: int, count: int) -> AsyncIterator[int]:
-        await asyncio.sleep(PREFILL_S * prompt)
-        self.running += 1
-        try:
-            for made in range(1, count + 1):
-                await self.stepped.wait()
-                yield made
-        finally:
-            self.running -= 1
-
-    async def native(self, body: dict[str, Any]) -> AsyncIterator[str]:
-        prompt = len(body["input_ids"])
-        assert body["sampling_params"]["ignore_eos"] is True
-        async for made in self.tokens(prompt, body["sampling_params"]["max_new_tokens"]):
-            yield json.dumps(
-                {"text": "x" * made, "meta_info": {"prompt_tokens": prompt, "completion_tokens": made}}
-            )
-        yield "[DONE]"
-
-    async def completion(self, body: dict[str, Any]) -> AsyncIterator[str]:
-        prompt = len(body["prompt"].split())
-        assert body["model"] == "plain-model"
-        async for _ in self.tokens(prompt, body["max_tokens"]):
-            yield json.dumps({"choices": [{"text": "x"}]})
-        usage = {"prompt_tokens": prompt, "completion_tokens": body["max_tokens"]}
-        yield json.dumps({"choices": [], "usage": usage})
-        yield "[DONE]"
-
 
 @contextmanager
 def serving(worker: PacedWorker) -> Iterator[str]:
@@ -139,14 +107,12 @@ def serving(worker: PacedWorker) -> Iterator[str]:
 
     async def main() -> None:
         server = await asyncio.start_server(worker.answer, "127.0.0.1", 0)
-        decoding = asyncio.create_task(worker.decode())
         ending = asyncio.Event()
         url.append(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
         loop = asyncio.get_running_loop()
         stop.append(lambda: loop.call_soon_threadsafe(ending.set))
         started.set()
         await ending.wait()
-        decoding.cancel()
         server.close()
 
     thread = threading.Thread(target=asyncio.run, args=(main(),))
@@ -159,7 +125,7 @@ def serving(worker: PacedWorker) -> Iterator[str]:
         thread.join(10)
 
 
-SETTINGS = LadderSettings(batches=(1, 4), tokens=12, long_prompt=1024)
+SETTINGS = LadderSettings(batches=(1, 4), tokens=8, long_prompt=1024)
 
 
 def only_degree(profile: WorkerProfile, degree: int) -> DegreeProfile:
@@ -169,9 +135,6 @@ def only_degree(profile: WorkerProfile, degree: int) -> DegreeProfile:
     return found
 
 
-# A shared machine can only slow a step down, so the bounds are close below and wide above.
-
-
 def test_a_ladder_finds_the_step_times_of_an_sglang_worker() -> None:
     with serving(PacedWorker()) as url:
         profile = measure(url, SETTINGS, from_moments=False)
@@ -179,21 +142,21 @@ def test_a_ladder_finds_the_step_times_of_an_sglang_worker() -> None:
     assert profile.model == "paced"
     assert profile.made_by == "ladder"
     assert found.batches == (1, 4)
-    assert 0.9 * 0.025 < found.step_seconds[0] < 2 * 0.025
-    assert 0.9 * 0.040 < found.step_seconds[1] < 2 * 0.040
-    assert found.step_seconds[1] - found.step_seconds[0] > 0.5 * 0.015
+    assert found.step_seconds[0] == pytest.approx(BASE_S + REQUEST_S, rel=0.3)
+    assert found.step_seconds[1] == pytest.approx(BASE_S + 4 * REQUEST_S, rel=0.3)
+    assert found.prefill_tokens_per_second == pytest.approx(1 / PREFILL_S, rel=0.5)
     assert found.kv_tokens == 20000
     assert found.slots == 8
-    assert found.prefill_tokens_per_second > 0
 
 
 def test_a_worker_that_only_speaks_openai_is_measured_through_completions() -> None:
     with serving(PacedWorker(sglang=False)) as url:
-        profile = measure(url, LadderSettings((1, 4), 12, 256, degree=1), from_moments=False)
+        profile = measure(url, LadderSettings((1, 4), 8, 256, degree=1), from_moments=False)
     found = only_degree(profile, 1)
     assert profile.model == "plain-model"
-    assert 0.9 * 0.025 < found.step_seconds[0] < 2 * 0.025
-    assert found.step_seconds[1] > found.step_seconds[0]
+    assert found.step_seconds[0] == pytest.approx(BASE_S + REQUEST_S, rel=0.3)
+    assert found.step_seconds[1] == pytest.approx(BASE_S + 4 * REQUEST_S, rel=0.3)
+    assert found.slots == 4
 
 
 def test_the_ladder_stays_within_the_slots() -> None:
@@ -225,6 +188,12 @@ def test_a_failed_request_ends_the_measurement_with_the_worker_s_words() -> None
         serving(PacedWorker(fails_at=4)) as url,
         pytest.raises(WorkerProfileError, match=r"500: .*out of paper"),
     ):
+        measure(url, SETTINGS, from_moments=False)
+
+
+def test_a_worker_that_stops_early_is_no_measure() -> None:
+    says = r"/generate made 7 tokens where 8 were asked for"
+    with serving(PacedWorker(stops_early=True)) as url, pytest.raises(WorkerProfileError, match=says):
         measure(url, SETTINGS, from_moments=False)
 
 

@@ -1,12 +1,13 @@
-//! Time of whole plans (ranking, search, balancing) at the paper's scale: 6,400 trajectories on 64 GPUs (§6.2: annealing 5 s,
-//! DP 42 ms at 16 workers).
+//! Time of whole plans (ranking, search, balancing) at the paper's scale: 6,400 trajectories on 64
+//! GPUs (§6.2: annealing 5 s, DP 42 ms at 16 workers).
 
 use std::hint::black_box;
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use heddle_core::solver::{Cooling, CostKind, Profile, Request, SolverKind, Workload, solve};
 
-/// Log-normal lengths of median 3,000 and a tail cut at 40,000 tokens, by a fixed generator: as skewed as coding rollouts.
+/// Log-normal lengths of median 3,000 and a tail cut at 40,000 tokens, by a fixed generator: as
+/// skewed as coding rollouts.
 fn lengths(n: usize) -> Vec<f64> {
     let mut state = 0x9E37_79B9_7F4A_7C15_u64;
     let mut unit = || {
@@ -50,7 +51,11 @@ fn request(lengths: &[f64], solver: SolverKind, cost: CostKind) -> Request<'_> {
         workers: &[],
         solver,
         cost,
-        workload: Workload { context_tokens: 2000.0, tool_seconds_per_output: 0.002, ..Workload::default() },
+        workload: Workload {
+            context_tokens: 2000.0,
+            tool_seconds_per_output: 0.002,
+            ..Workload::default()
+        },
         aggregate_below: 0.0,
         seed: 0,
         cooling: Cooling::default(),
@@ -72,22 +77,56 @@ fn plans(criterion: &mut Criterion) {
         });
     };
     let dp = request(&small, SolverKind::Dp, CostKind::SizeOnly);
-    bench("dp, 6400 on 16 workers", Request { workers: &sixteen, ..dp.clone() });
-    bench("dp, 6400 on 16 workers, short ones aggregated", Request {
-        workers: &sixteen,
-        aggregate_below: 2000.0,
-        ..dp.clone()
-    });
+    bench(
+        "dp, 6400 on 16 workers",
+        Request {
+            workers: &sixteen,
+            ..dp.clone()
+        },
+    );
+    bench(
+        "dp, 6400 on 16 workers, short ones aggregated",
+        Request {
+            workers: &sixteen,
+            aggregate_below: 2000.0,
+            ..dp.clone()
+        },
+    );
     bench("dp, 6400 on 64 GPUs, best homogeneous degree", dp);
     let exact = request(&small, SolverKind::Exact, CostKind::SizeOnly);
     bench("exact, 6400 on 64 GPUs", exact.clone());
-    bench("exact, 6400 on 18 mixed workers", Request { workers: &mixed, ..exact });
-    bench("exact, 640000 on 64 GPUs", request(&large, SolverKind::Exact, CostKind::SizeOnly));
-    bench("anneal, 6400 on 64 GPUs", request(&small, SolverKind::Anneal, CostKind::SizeOnly));
+    bench(
+        "exact, 6400 on 18 mixed workers",
+        Request {
+            workers: &mixed,
+            ..exact
+        },
+    );
+    bench(
+        "exact, 640000 on 64 GPUs",
+        request(&large, SolverKind::Exact, CostKind::SizeOnly),
+    );
+    bench(
+        "anneal, 6400 on 64 GPUs",
+        request(&small, SolverKind::Anneal, CostKind::SizeOnly),
+    );
     let simulated = request(&small, SolverKind::Exact, CostKind::Simulated);
     bench("exact, simulated cost, 6400 on 64 GPUs", simulated.clone());
-    bench("exact, simulated cost, uncertain, 6400 on 64 GPUs", Request { sigmas: &sigmas, ..simulated.clone() });
-    bench("dp, simulated cost, 6400 on 16 workers", Request { workers: &sixteen, solver: SolverKind::Dp, ..simulated });
+    bench(
+        "exact, simulated cost, uncertain, 6400 on 64 GPUs",
+        Request {
+            sigmas: &sigmas,
+            ..simulated.clone()
+        },
+    );
+    bench(
+        "dp, simulated cost, 6400 on 16 workers",
+        Request {
+            workers: &sixteen,
+            solver: SolverKind::Dp,
+            ..simulated
+        },
+    );
     group.finish();
 }
 

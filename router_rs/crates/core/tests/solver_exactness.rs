@@ -1,8 +1,11 @@
-//! The solvers against the definition of the problem, on thousands of random small instances, and against an O(n²) program on larger ones.
+//! The solvers against the definition of the problem, on thousands of random small instances, and
+//! against an O(n²) program on larger ones.
 
 mod solver_brute;
 
-use heddle_core::solver::{Cooling, CostKind, Plan, Profile, Request, SolveError, SolverKind, Workload, solve};
+use heddle_core::solver::{
+    Cooling, CostKind, Plan, Profile, Request, SolveError, SolverKind, Workload, solve,
+};
 use solver_brute::{Workers, best_costs};
 
 /// xorshift64*: the instances are the same on every run.
@@ -41,15 +44,24 @@ struct Instance {
 }
 
 impl Instance {
-    /// `strict`: lengths differ and F rises strictly, so that the lexicographic optimum is unique. Otherwise ties and flat stretches of F
-    /// are common, and a higher degree need not be faster.
+    /// `strict`: lengths differ and F rises strictly, so that the lexicographic optimum is unique.
+    /// Otherwise ties and flat stretches of F are common, and a higher degree need not be faster.
     fn random(random: &mut Random, most: u64, strict: bool) -> Self {
         let n = 1 + random.below(most) as usize;
         let whole_numbers = !strict && random.below(2) == 0;
         let lengths = (0..n)
-            .map(|_| if whole_numbers { (1 + random.below(6)) as f64 } else { 1.0 + 1000.0 * random.unit().powi(3) })
+            .map(|_| {
+                if whole_numbers {
+                    (1 + random.below(6)) as f64
+                } else {
+                    1.0 + 1000.0 * random.unit().powi(3)
+                }
+            })
             .collect();
-        let mut degrees: Vec<u32> = [8, 4, 3, 2, 1].into_iter().filter(|_| random.below(2) == 0).collect();
+        let mut degrees: Vec<u32> = [8, 4, 3, 2, 1]
+            .into_iter()
+            .filter(|_| random.below(2) == 0)
+            .collect();
         if degrees.is_empty() {
             degrees.push(1);
         }
@@ -59,13 +71,21 @@ impl Instance {
         let t = degrees
             .iter()
             .map(|&degree| {
-                short(if random.below(3) == 0 { 0.01 + random.unit() } else { 1.0 / f64::from(degree).sqrt() })
+                short(if random.below(3) == 0 {
+                    0.01 + random.unit()
+                } else {
+                    1.0 / f64::from(degree).sqrt()
+                })
             })
             .collect();
         let f = degrees
             .iter()
             .map(|_| {
-                let entries = if strict { n } else { 1 + random.below(n as u64) as usize };
+                let entries = if strict {
+                    n
+                } else {
+                    1 + random.below(n as u64) as usize
+                };
                 let mut factor = 1.0;
                 (0..entries)
                     .map(|_| {
@@ -78,7 +98,13 @@ impl Instance {
                     .collect()
             })
             .collect();
-        Self { lengths, gpus, degrees, t, f }
+        Self {
+            lengths,
+            gpus,
+            degrees,
+            t,
+            f,
+        }
     }
 
     fn profile(&self) -> Profile {
@@ -88,7 +114,8 @@ impl Instance {
             .zip(self.t.iter().zip(&self.f))
             .map(|(degree, (t, f))| (degree.to_string(), serde_json::json!({"T": t, "F": f})))
             .collect();
-        Profile::parse(&serde_json::json!({ "degrees": degrees }).to_string()).expect("the profile is valid")
+        Profile::parse(&serde_json::json!({ "degrees": degrees }).to_string())
+            .expect("the profile is valid")
     }
 
     fn request(&self, solver: SolverKind) -> Request<'_> {
@@ -117,9 +144,19 @@ impl Instance {
         (0..1usize << self.lengths.len())
             .map(|group| {
                 let members = (0..self.lengths.len()).filter(|member| group & (1 << member) != 0);
-                let longest = members.map(|member| self.lengths[member]).fold(0.0, f64::max);
+                let longest = members
+                    .map(|member| self.lengths[member])
+                    .fold(0.0, f64::max);
                 let size = group.count_ones() as usize;
-                (0..self.degrees.len()).map(|shape| if size == 0 { 0.0 } else { self.cost(longest, size, shape) }).collect()
+                (0..self.degrees.len())
+                    .map(|shape| {
+                        if size == 0 {
+                            0.0
+                        } else {
+                            self.cost(longest, size, shape)
+                        }
+                    })
+                    .collect()
             })
             .collect()
     }
@@ -129,7 +166,12 @@ impl Instance {
         let mut left = self.gpus;
         let mut workers = Vec::new();
         loop {
-            let fitting: Vec<u32> = self.degrees.iter().copied().filter(|&degree| degree <= left).collect();
+            let fitting: Vec<u32> = self
+                .degrees
+                .iter()
+                .copied()
+                .filter(|&degree| degree <= left)
+                .collect();
             if fitting.is_empty() || (!workers.is_empty() && random.below(5) == 0) {
                 return workers;
             }
@@ -140,29 +182,65 @@ impl Instance {
     }
 }
 
-/// What holds of every plan: each trajectory once, costs as defined, consecutive ranks, GPUs within the limit.
+/// What holds of every plan: each trajectory once, costs as defined, consecutive ranks, GPUs within
+/// the limit.
 fn check(instance: &Instance, plan: &Plan, at: &str) {
     let mut seen = vec![false; instance.lengths.len()];
     let mut last = f64::INFINITY;
-    for worker in plan.workers.iter().filter(|worker| !worker.members.is_empty()) {
-        let shape = instance.degrees.iter().position(|&degree| degree == worker.degree).expect("an allowed degree");
+    for worker in plan
+        .workers
+        .iter()
+        .filter(|worker| !worker.members.is_empty())
+    {
+        let shape = instance
+            .degrees
+            .iter()
+            .position(|&degree| degree == worker.degree)
+            .expect("an allowed degree");
         let longest = instance.lengths[worker.members[0] as usize];
-        assert_eq!(worker.cost.to_bits(), instance.cost(longest, worker.members.len(), shape).to_bits(), "{at}: cost");
+        assert_eq!(
+            worker.cost.to_bits(),
+            instance
+                .cost(longest, worker.members.len(), shape)
+                .to_bits(),
+            "{at}: cost"
+        );
         for &member in &worker.members {
-            assert!(!std::mem::replace(&mut seen[member as usize], true), "{at}: {member} is placed twice");
-            assert!(instance.lengths[member as usize] <= last, "{at}: ranks are not consecutive");
+            assert!(
+                !std::mem::replace(&mut seen[member as usize], true),
+                "{at}: {member} is placed twice"
+            );
+            assert!(
+                instance.lengths[member as usize] <= last,
+                "{at}: ranks are not consecutive"
+            );
             last = instance.lengths[member as usize];
         }
     }
-    assert!(seen.iter().all(|&seen| seen), "{at}: a trajectory is left out");
-    assert_eq!(plan.gpus_used, plan.workers.iter().map(|worker| worker.degree).sum::<u32>());
+    assert!(
+        seen.iter().all(|&seen| seen),
+        "{at}: a trajectory is left out"
+    );
+    assert_eq!(
+        plan.gpus_used,
+        plan.workers.iter().map(|worker| worker.degree).sum::<u32>()
+    );
     assert!(plan.gpus_used <= instance.gpus, "{at}: too many GPUs");
-    let most = plan.workers.iter().map(|worker| worker.cost).fold(0.0, f64::max);
+    let most = plan
+        .workers
+        .iter()
+        .map(|worker| worker.cost)
+        .fold(0.0, f64::max);
     assert_eq!(plan.makespan.to_bits(), most.to_bits());
 }
 
 fn sorted_costs(plan: &Plan) -> Vec<f64> {
-    let mut costs: Vec<f64> = plan.workers.iter().map(|worker| worker.cost).filter(|&cost| cost > 0.0).collect();
+    let mut costs: Vec<f64> = plan
+        .workers
+        .iter()
+        .map(|worker| worker.cost)
+        .filter(|&cost| cost > 0.0)
+        .collect();
     costs.sort_by(|a, b| b.total_cmp(a));
     costs
 }
@@ -172,7 +250,8 @@ fn the_joint_allocation_equals_brute_force_over_all_set_partitions_and_worker_mu
     let mut random = Random(1);
     for trial in 0..3000 {
         let instance = Instance::random(&mut random, 7, false);
-        let plan = solve(&instance.request(SolverKind::Exact), &instance.profile()).expect("there is a plan");
+        let plan = solve(&instance.request(SolverKind::Exact), &instance.profile())
+            .expect("there is a plan");
         check(&instance, &plan, &format!("trial {trial}"));
         let brute = best_costs(
             instance.lengths.len(),
@@ -181,7 +260,13 @@ fn the_joint_allocation_equals_brute_force_over_all_set_partitions_and_worker_mu
             &Workers::Gpus(instance.gpus),
         )
         .expect("there is a plan");
-        assert_eq!(plan.makespan.to_bits(), brute[0].to_bits(), "trial {trial}: {} against {}", plan.makespan, brute[0]);
+        assert_eq!(
+            plan.makespan.to_bits(),
+            brute[0].to_bits(),
+            "trial {trial}: {} against {}",
+            plan.makespan,
+            brute[0]
+        );
     }
 }
 
@@ -191,22 +276,32 @@ fn the_placement_on_fixed_workers_equals_brute_force_over_all_set_partitions() {
     for trial in 0..3000 {
         let instance = Instance::random(&mut random, 7, false);
         let workers = instance.some_workers(&mut random);
-        let request = Request { workers: &workers, ..instance.request(SolverKind::Exact) };
+        let request = Request {
+            workers: &workers,
+            ..instance.request(SolverKind::Exact)
+        };
         let plan = solve(&request, &instance.profile()).expect("there is a plan");
         check(&instance, &plan, &format!("trial {trial}"));
         let mut degrees: Vec<u32> = plan.workers.iter().map(|worker| worker.degree).collect();
         let mut asked = workers.clone();
         degrees.sort_unstable();
         asked.sort_unstable();
-        assert_eq!(degrees, asked, "trial {trial}: the plan has exactly the workers asked for");
+        assert_eq!(
+            degrees, asked,
+            "trial {trial}: the plan has exactly the workers asked for"
+        );
         let counts: Vec<usize> = instance
             .degrees
             .iter()
             .map(|degree| workers.iter().filter(|worker| *worker == degree).count())
             .collect();
-        let brute =
-            best_costs(instance.lengths.len(), &instance.degrees, &instance.group_costs(), &Workers::Counts(&counts))
-                .expect("there is a plan");
+        let brute = best_costs(
+            instance.lengths.len(),
+            &instance.degrees,
+            &instance.group_costs(),
+            &Workers::Counts(&counts),
+        )
+        .expect("there is a plan");
         assert_eq!(plan.makespan.to_bits(), brute[0].to_bits(), "trial {trial}");
     }
 }
@@ -216,7 +311,8 @@ fn what_remains_after_the_bottleneck_is_the_lexicographic_optimum() {
     let mut random = Random(3);
     for trial in 0..2000 {
         let instance = Instance::random(&mut random, 6, true);
-        let plan = solve(&instance.request(SolverKind::Exact), &instance.profile()).expect("there is a plan");
+        let plan = solve(&instance.request(SolverKind::Exact), &instance.profile())
+            .expect("there is a plan");
         check(&instance, &plan, &format!("trial {trial}"));
         let brute = best_costs(
             instance.lengths.len(),
@@ -236,23 +332,39 @@ fn a_fixed_worker_stays_empty_only_if_the_shortest_trajectory_alone_would_raise_
         let instance = Instance::random(&mut random, 12, false);
         let workers = instance.some_workers(&mut random);
         for solver in [SolverKind::Exact, SolverKind::Dp, SolverKind::Anneal] {
-            let request = Request { workers: &workers, ..instance.request(solver) };
+            let request = Request {
+                workers: &workers,
+                ..instance.request(solver)
+            };
             let plan = solve(&request, &instance.profile()).expect("there is a plan");
             check(&instance, &plan, &format!("trial {trial}"));
             if instance.lengths.len() < workers.len() {
                 continue;
             }
             let can_give = plan.workers.iter().any(|worker| worker.members.len() > 1);
-            for worker in plan.workers.iter().filter(|worker| worker.members.is_empty()) {
+            for worker in plan
+                .workers
+                .iter()
+                .filter(|worker| worker.members.is_empty())
+            {
                 empty += 1;
-                let shape = instance.degrees.iter().position(|&degree| degree == worker.degree).expect("allowed");
+                let shape = instance
+                    .degrees
+                    .iter()
+                    .position(|&degree| degree == worker.degree)
+                    .expect("allowed");
                 let spare = plan
                     .workers
                     .iter()
                     .filter(|worker| worker.members.len() > 1)
-                    .map(|worker| instance.lengths[worker.members[worker.members.len() - 1] as usize]);
+                    .map(|worker| {
+                        instance.lengths[worker.members[worker.members.len() - 1] as usize]
+                    });
                 let shortest = spare.fold(f64::INFINITY, f64::min);
-                assert!(can_give && instance.cost(shortest, 1, shape) > plan.makespan, "trial {trial}: {solver:?}");
+                assert!(
+                    can_give && instance.cost(shortest, 1, shape) > plan.makespan,
+                    "trial {trial}: {solver:?}"
+                );
             }
         }
     }
@@ -271,7 +383,11 @@ fn plain_dp(instance: &Instance, order: &[usize]) -> f64 {
             .map(|i| {
                 (0..=i)
                     .map(|k| {
-                        let group = if k == i { 0.0 } else { instance.cost(lengths[k], i - k, shape) };
+                        let group = if k == i {
+                            0.0
+                        } else {
+                            instance.cost(lengths[k], i - k, shape)
+                        };
                         row[k].max(group)
                     })
                     .fold(f64::INFINITY, f64::min)
@@ -290,20 +406,36 @@ fn the_presorted_dp_equals_its_recurrence_on_fixed_workers() {
         let workers = instance.some_workers(&mut random);
         let mut order: Vec<usize> = workers
             .iter()
-            .map(|worker| instance.degrees.iter().position(|degree| degree == worker).expect("allowed"))
+            .map(|worker| {
+                instance
+                    .degrees
+                    .iter()
+                    .position(|degree| degree == worker)
+                    .expect("allowed")
+            })
             .collect();
         order.sort_unstable();
         let recurrence = plain_dp(&instance, &order);
         for solver in [SolverKind::Dp, SolverKind::Anneal] {
-            let request = Request { workers: &workers, ..instance.request(solver) };
+            let request = Request {
+                workers: &workers,
+                ..instance.request(solver)
+            };
             let plan = solve(&request, &instance.profile()).expect("there is a plan");
             check(&instance, &plan, &format!("trial {trial}"));
             // A worker that the order leaves idle is put to use out of order, which may only help.
             assert!(plan.makespan <= recurrence, "trial {trial}: {solver:?}");
-            let used = plan.workers.iter().filter(|worker| !worker.members.is_empty());
+            let used = plan
+                .workers
+                .iter()
+                .filter(|worker| !worker.members.is_empty());
             if used.map(|worker| worker.degree).is_sorted_by(|a, b| a >= b) {
                 in_order += 1;
-                assert_eq!(plan.makespan.to_bits(), recurrence.to_bits(), "trial {trial}: {solver:?}");
+                assert_eq!(
+                    plan.makespan.to_bits(),
+                    recurrence.to_bits(),
+                    "trial {trial}: {solver:?}"
+                );
             }
         }
     }
@@ -315,17 +447,28 @@ fn the_dp_without_fixed_workers_takes_the_best_homogeneous_degree() {
     let mut random = Random(6);
     for trial in 0..500 {
         let instance = Instance::random(&mut random, 30, false);
-        let plan = solve(&instance.request(SolverKind::Dp), &instance.profile()).expect("there is a plan");
+        let plan =
+            solve(&instance.request(SolverKind::Dp), &instance.profile()).expect("there is a plan");
         check(&instance, &plan, &format!("trial {trial}"));
         let best = (0..instance.degrees.len())
-            .map(|shape| plain_dp(&instance, &vec![shape; (instance.gpus / instance.degrees[shape]) as usize]))
+            .map(|shape| {
+                plain_dp(
+                    &instance,
+                    &vec![shape; (instance.gpus / instance.degrees[shape]) as usize],
+                )
+            })
             .fold(f64::INFINITY, f64::min);
         assert_eq!(plan.makespan.to_bits(), best.to_bits(), "trial {trial}");
-        assert!(plan.workers.windows(2).all(|pair| pair[0].degree == pair[1].degree));
+        assert!(
+            plan.workers
+                .windows(2)
+                .all(|pair| pair[0].degree == pair[1].degree)
+        );
     }
 }
 
-/// The joint optimum over consecutive groups by trying every cut: O(gpus x degrees x n²), no use of monotony.
+/// The joint optimum over consecutive groups by trying every cut: O(gpus x degrees x n²), no use of
+/// monotony.
 fn plain_joint(instance: &Instance) -> f64 {
     let mut lengths = instance.lengths.clone();
     lengths.sort_by(|a, b| b.total_cmp(a));
@@ -336,9 +479,18 @@ fn plain_joint(instance: &Instance) -> f64 {
         best[gpus][0] = 0.0;
         for i in 1..=n {
             let mut least = best[gpus - 1][i];
-            for (shape, &degree) in instance.degrees.iter().enumerate().filter(|(_, degree)| **degree as usize <= gpus) {
+            for (shape, &degree) in instance
+                .degrees
+                .iter()
+                .enumerate()
+                .filter(|(_, degree)| **degree as usize <= gpus)
+            {
                 for k in 0..i {
-                    least = least.min(best[gpus - degree as usize][k].max(instance.cost(lengths[k], i - k, shape)));
+                    least = least.min(best[gpus - degree as usize][k].max(instance.cost(
+                        lengths[k],
+                        i - k,
+                        shape,
+                    )));
                 }
             }
             best[gpus][i] = least;
@@ -353,9 +505,14 @@ fn the_joint_allocation_equals_a_plain_program_on_larger_instances() {
     for trial in 0..60 {
         let mut instance = Instance::random(&mut random, 120, false);
         instance.gpus += random.below(30) as u32;
-        let plan = solve(&instance.request(SolverKind::Exact), &instance.profile()).expect("there is a plan");
+        let plan = solve(&instance.request(SolverKind::Exact), &instance.profile())
+            .expect("there is a plan");
         check(&instance, &plan, &format!("trial {trial}"));
-        assert_eq!(plan.makespan.to_bits(), plain_joint(&instance).to_bits(), "trial {trial}");
+        assert_eq!(
+            plan.makespan.to_bits(),
+            plain_joint(&instance).to_bits(),
+            "trial {trial}"
+        );
     }
 }
 
@@ -365,10 +522,21 @@ fn no_other_solver_beats_the_exact_one() {
     for trial in 0..150 {
         let mut instance = Instance::random(&mut random, 300, false);
         instance.gpus += random.below(40) as u32;
-        let exact = solve(&instance.request(SolverKind::Exact), &instance.profile()).expect("there is a plan");
+        let exact = solve(&instance.request(SolverKind::Exact), &instance.profile())
+            .expect("there is a plan");
         for solver in [SolverKind::Dp, SolverKind::Anneal] {
-            let cooling = Cooling { factor: 0.8, ..Cooling::default() };
-            let plan = solve(&Request { cooling, ..instance.request(solver) }, &instance.profile()).expect("a plan");
+            let cooling = Cooling {
+                factor: 0.8,
+                ..Cooling::default()
+            };
+            let plan = solve(
+                &Request {
+                    cooling,
+                    ..instance.request(solver)
+                },
+                &instance.profile(),
+            )
+            .expect("a plan");
             check(&instance, &plan, &format!("trial {trial}"));
             assert!(exact.makespan <= plan.makespan, "trial {trial}: {solver:?}");
         }
@@ -395,7 +563,10 @@ fn aggregating_short_trajectories_restricts_the_dp_and_never_helps_it() {
     for trial in 0..300 {
         let instance = Instance::random(&mut random, 200, false);
         let free = solve(&instance.request(SolverKind::Dp), &instance.profile()).expect("a plan");
-        let request = Request { aggregate_below: 200.0, ..instance.request(SolverKind::Dp) };
+        let request = Request {
+            aggregate_below: 200.0,
+            ..instance.request(SolverKind::Dp)
+        };
         let merged = solve(&request, &instance.profile()).expect("a plan");
         check(&instance, &merged, &format!("trial {trial}"));
         assert!(merged.makespan >= free.makespan, "trial {trial}");
@@ -451,13 +622,55 @@ fn an_impossible_request_names_the_field() {
         cooling: Cooling::default(),
     };
     let error = |request: Request<'_>| solve(&request, &profile).expect_err("refused").to_string();
-    assert!(error(Request { lengths: &[], ..base.clone() }).starts_with("lengths: empty"));
-    assert!(error(Request { lengths: &[1.0, f64::NAN], ..base.clone() }).starts_with("lengths[1]: NaN"));
-    assert!(error(Request { sigmas: &[1.0, 2.0], ..base.clone() }).starts_with("sigmas: 2 values for 1"));
-    assert!(error(Request { degrees: &[1], ..base.clone() }).contains("no MP degree 1; it has [2]"));
-    assert!(error(Request { gpus: 1, ..base.clone() }).starts_with("gpus: 1 GPUs hold no worker"));
-    assert!(error(Request { workers: &[2, 2, 2], ..base.clone() }).contains("sum to 6"));
-    assert!(error(Request { cost: CostKind::Simulated, ..base.clone() }).contains("degrees.2: has only T and F"));
+    assert!(
+        error(Request {
+            lengths: &[],
+            ..base.clone()
+        })
+        .starts_with("lengths: empty")
+    );
+    assert!(
+        error(Request {
+            lengths: &[1.0, f64::NAN],
+            ..base.clone()
+        })
+        .starts_with("lengths[1]: NaN")
+    );
+    assert!(
+        error(Request {
+            sigmas: &[1.0, 2.0],
+            ..base.clone()
+        })
+        .starts_with("sigmas: 2 values for 1")
+    );
+    assert!(
+        error(Request {
+            degrees: &[1],
+            ..base.clone()
+        })
+        .contains("no MP degree 1; it has [2]")
+    );
+    assert!(
+        error(Request {
+            gpus: 1,
+            ..base.clone()
+        })
+        .starts_with("gpus: 1 GPUs hold no worker")
+    );
+    assert!(
+        error(Request {
+            workers: &[2, 2, 2],
+            ..base.clone()
+        })
+        .contains("sum to 6")
+    );
+    assert!(
+        error(Request {
+            cost: CostKind::Simulated,
+            ..base.clone()
+        })
+        .contains("degrees.2: has only T and F")
+    );
     let falls = Profile::parse(r#"{"degrees": {"2": {"T": 0.01, "F": [1.0, 1.2, 1.1]}}}"#);
     assert!(matches!(falls, Err(SolveError::Profile { field, .. }) if field == "degrees.2.F[2]"));
 }

@@ -1,9 +1,15 @@
-//! The simulated cost against a worker executed step by step, and the two monotonies that the solvers rely on.
+//! The simulated cost against a worker executed step by step, and the two monotonies that the
+//! solvers rely on.
 
 use heddle_core::solver::{Cooling, CostKind, Profile, Request, SolverKind, Workload, solve};
 use proptest::prelude::*;
 
-fn request<'a>(lengths: &'a [f64], sigmas: &'a [f64], workers: &'a [u32], workload: Workload) -> Request<'a> {
+fn request<'a>(
+    lengths: &'a [f64],
+    sigmas: &'a [f64],
+    workers: &'a [u32],
+    workload: Workload,
+) -> Request<'a> {
     Request {
         lengths,
         sigmas,
@@ -19,15 +25,27 @@ fn request<'a>(lengths: &'a [f64], sigmas: &'a [f64], workers: &'a [u32], worklo
     }
 }
 
-/// Seconds one worker of degree 1 takes for all of them: with one worker the makespan is the cost of the group.
+/// Seconds one worker of degree 1 takes for all of them: with one worker the makespan is the cost
+/// of the group.
 fn group_seconds(lengths: &[f64], sigmas: &[f64], profile: &Profile, workload: Workload) -> f64 {
-    solve(&request(lengths, sigmas, &[1], workload), profile).map_or(f64::INFINITY, |plan| plan.makespan)
+    solve(&request(lengths, sigmas, &[1], workload), profile)
+        .map_or(f64::INFINITY, |plan| plan.makespan)
 }
 
 /// A worker of degree 1 with step time `base + per_request * batch`.
-fn affine(base: f64, per_request: f64, slots: u32, kv_tokens: f64, per_context: f64, prefill: f64) -> Profile {
+fn affine(
+    base: f64,
+    per_request: f64,
+    slots: u32,
+    kv_tokens: f64,
+    per_context: f64,
+    prefill: f64,
+) -> Profile {
     let batches: Vec<u32> = vec![1, 2, 512];
-    let steps: Vec<f64> = batches.iter().map(|&batch| base + per_request * f64::from(batch)).collect();
+    let steps: Vec<f64> = batches
+        .iter()
+        .map(|&batch| base + per_request * f64::from(batch))
+        .collect();
     let json = serde_json::json!({"degrees": {"1": {
         "batches": batches, "step_seconds": steps, "slots": slots, "kv_tokens": kv_tokens,
         "seconds_per_context_token": per_context, "prefill_tokens_per_second": prefill,
@@ -41,7 +59,10 @@ fn equal_trajectories_take_their_length_at_the_step_time_of_their_number() {
     for (n, length) in [(1, 100.0), (2, 100.0), (7, 350.0), (64, 10.0)] {
         let seconds = group_seconds(&vec![length; n], &[], &profile, Workload::default());
         let expected = length * (0.010 + 0.001 * n as f64);
-        assert!((seconds - expected).abs() < 1e-9 * expected, "{n}: {seconds} against {expected}");
+        assert!(
+            (seconds - expected).abs() < 1e-9 * expected,
+            "{n}: {seconds} against {expected}"
+        );
     }
 }
 
@@ -54,7 +75,8 @@ fn twice_the_slots_in_equal_trajectories_take_two_turns() {
 
 #[test]
 fn short_ones_hide_beside_a_long_one_where_slots_are_free() {
-    // Step time without company costs: the long one's 1000 steps hold 1000 tokens of the others in the second slot.
+    // Step time without company costs: the long one's 1000 steps hold 1000 tokens of the others in
+    // the second slot.
     let profile = affine(0.010, 0.0, 2, 0.0, 0.0, 0.0);
     let mut lengths = vec![1000.0];
     lengths.extend([100.0; 10]);
@@ -62,17 +84,26 @@ fn short_ones_hide_beside_a_long_one_where_slots_are_free() {
     assert!((seconds - 10.0).abs() < 1e-9, "{seconds}");
     lengths.extend([100.0; 2]);
     let seconds = group_seconds(&lengths, &[], &profile, Workload::default());
-    assert!((seconds - 11.0).abs() < 1e-9, "2200 tokens in two slots: {seconds}");
+    assert!(
+        (seconds - 11.0).abs() < 1e-9,
+        "2200 tokens in two slots: {seconds}"
+    );
 }
 
 #[test]
 fn kv_capacity_limits_who_runs_at_once() {
     // Each holds 1000 + 50 tokens on average; 4200 tokens hold four of them.
     let profile = affine(0.010, 0.0, 64, 4200.0, 0.0, 0.0);
-    let workload = Workload { context_tokens: 1000.0, ..Workload::default() };
+    let workload = Workload {
+        context_tokens: 1000.0,
+        ..Workload::default()
+    };
     let seconds = group_seconds(&[100.0; 8], &[], &profile, workload);
     assert!((seconds - 2.0).abs() < 1e-9, "{seconds}");
-    assert!(group_seconds(&[3300.0], &[], &profile, workload).is_infinite(), "its context outgrows the KV capacity");
+    assert!(
+        group_seconds(&[3300.0], &[], &profile, workload).is_infinite(),
+        "its context outgrows the KV capacity"
+    );
 }
 
 #[test]
@@ -85,18 +116,31 @@ fn a_lone_trajectory_takes_its_tokens_gaps_prefill_and_growing_context() {
         tool_seconds_per_output: 0.02,
     };
     let seconds = group_seconds(&[1000.0], &[], &profile, workload);
-    // 1000 steps of 11 ms, 2 ms a step for the 2000 tokens held; 1 us for each token of 1.5 x 1000²/2 more; tools; prefill.
-    let expected = 1000.0 * (0.011 + 0.002) + 1e-6 * 1.5 * 1e6 / 2.0 + 20.0 + (500.0 + 500.0) / 10_000.0;
-    assert!((seconds - expected).abs() < 1e-9 * expected, "{seconds} against {expected}");
+    // 1000 steps of 11 ms, 2 ms a step for the 2000 tokens held; 1 us for each token of 1.5 x
+    // 1000²/2 more; tools; prefill.
+    let expected =
+        1000.0 * (0.011 + 0.002) + 1e-6 * 1.5 * 1e6 / 2.0 + 20.0 + (500.0 + 500.0) / 10_000.0;
+    assert!(
+        (seconds - expected).abs() < 1e-9 * expected,
+        "{seconds} against {expected}"
+    );
 }
 
 #[test]
 fn uncertainty_makes_a_group_dearer_the_more_there_are() {
     let profile = affine(0.010, 0.0, 512, 0.0, 0.0, 0.0);
     let seconds = |n: usize, sigma: f64| {
-        group_seconds(&vec![1000.0; n], &vec![sigma; n], &profile, Workload::default())
+        group_seconds(
+            &vec![1000.0; n],
+            &vec![sigma; n],
+            &profile,
+            Workload::default(),
+        )
     };
-    assert!((seconds(1, 300.0) - 10.0).abs() < 1e-9, "one estimate is its own expectation");
+    assert!(
+        (seconds(1, 300.0) - 10.0).abs() < 1e-9,
+        "one estimate is its own expectation"
+    );
     assert!((seconds(64, 0.0) - 10.0).abs() < 1e-9);
     // The expected maximum of 64 standard normals is 2.3437.
     assert!((seconds(64, 300.0) - (10.0 + 3.0 * 2.343_733)).abs() < 1e-4);
@@ -112,11 +156,25 @@ struct Live {
     tokens_in_step: f64,
 }
 
-/// The worker, executed: every decode step takes one token of each of the longest-remaining that are ready, at most `slots`; after
-/// each `step_tokens` tokens a trajectory leaves for a tool gap. Nothing of the closed form is used.
-fn executed(lengths: &[f64], base: f64, per_request: f64, slots: usize, step_tokens: f64, gap: f64) -> f64 {
-    let mut live: Vec<Live> =
-        lengths.iter().map(|&left| Live { left, gap: 0.0, tokens_in_step: 0.0 }).collect();
+/// The worker, executed: every decode step takes one token of each of the longest-remaining that
+/// are ready, at most `slots`; after each `step_tokens` tokens a trajectory leaves for a tool gap.
+/// Nothing of the closed form is used.
+fn executed(
+    lengths: &[f64],
+    base: f64,
+    per_request: f64,
+    slots: usize,
+    step_tokens: f64,
+    gap: f64,
+) -> f64 {
+    let mut live: Vec<Live> = lengths
+        .iter()
+        .map(|&left| Live {
+            left,
+            gap: 0.0,
+            tokens_in_step: 0.0,
+        })
+        .collect();
     let mut now = 0.0;
     let mut end: f64 = 0.0;
     while !live.is_empty() {
@@ -170,12 +228,21 @@ fn a_group_costs_what_the_executed_worker_takes() {
     for trial in 0..60 {
         let n = 1 + (unit() * 60.0) as usize;
         let slots = 1 + (unit() * 40.0) as usize;
-        let lengths: Vec<f64> = (0..n).map(|_| (50.0 + 1500.0 * unit().powi(3)).round()).collect();
+        let lengths: Vec<f64> = (0..n)
+            .map(|_| (50.0 + 1500.0 * unit().powi(3)).round())
+            .collect();
         let (base, per_request) = (0.010, 0.0005 * unit());
-        let (step_tokens, gap) = if trial % 2 == 0 { (1e9, 0.0) } else { (50.0, 2.0 * unit()) };
+        let (step_tokens, gap) = if trial % 2 == 0 {
+            (1e9, 0.0)
+        } else {
+            (50.0, 2.0 * unit())
+        };
         let profile = affine(base, per_request, slots as u32, 0.0, 0.0, 0.0);
         let per_output = if gap > 0.0 { gap / step_tokens } else { 0.0 };
-        let workload = Workload { tool_seconds_per_output: per_output, ..Workload::default() };
+        let workload = Workload {
+            tool_seconds_per_output: per_output,
+            ..Workload::default()
+        };
         let cost = group_seconds(&lengths, &[], &profile, workload);
         let truth = executed(&lengths, base, per_request, slots, step_tokens, gap);
         let ratio = cost / truth;
@@ -213,14 +280,20 @@ fn arbitrary_profile() -> impl Strategy<Value = Profile> {
 }
 
 fn arbitrary_workload() -> impl Strategy<Value = Workload> {
-    (0.0..3000.0f64, 0.0..1.0f64, 0.0..2.0f64, prop_oneof![Just(0.0), 0.0..0.1f64]).prop_map(
-        |(context_tokens, cold, input_per_output, tool_seconds_per_output)| Workload {
-            context_tokens,
-            cold_tokens: cold * context_tokens,
-            input_per_output,
-            tool_seconds_per_output,
-        },
+    (
+        0.0..3000.0f64,
+        0.0..1.0f64,
+        0.0..2.0f64,
+        prop_oneof![Just(0.0), 0.0..0.1f64],
     )
+        .prop_map(
+            |(context_tokens, cold, input_per_output, tool_seconds_per_output)| Workload {
+                context_tokens,
+                cold_tokens: cold * context_tokens,
+                input_per_output,
+                tool_seconds_per_output,
+            },
+        )
 }
 
 proptest! {

@@ -1,7 +1,10 @@
-//! Binding of the solvers: arrays in, plan out. Converts and decides nothing; the GIL is free while a plan is made.
+//! Binding of the solvers: arrays in, plan out. Converts and decides nothing; the GIL is free while
+//! a plan is made.
 use std::time::Instant;
 
-use heddle_core::solver::{Cooling, CostKind, Profile, Request, SolverKind, Workload, solve as solve_core};
+use heddle_core::solver::{
+    Cooling, CostKind, Profile, Request, SolverKind, Workload, solve as solve_core,
+};
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -12,7 +15,8 @@ pub fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_function(wrap_pyfunction!(solve, m)?)
 }
 
-/// Numbers from anything with a buffer of C doubles (`array('d')`, NumPy float64), else from a sequence.
+/// Numbers from anything with a buffer of C doubles (`array('d')`, NumPy float64), else from a
+/// sequence.
 fn numbers(values: &Bound<'_, PyAny>) -> PyResult<Vec<f64>> {
     match PyBuffer::<f64>::get(values) {
         Ok(buffer) if buffer.dimensions() == 1 => buffer.to_vec(values.py()),
@@ -21,10 +25,17 @@ fn numbers(values: &Bound<'_, PyAny>) -> PyResult<Vec<f64>> {
 }
 
 fn named<T: Copy>(field: &str, name: &str, names: &[(&str, T)]) -> PyResult<T> {
-    names.iter().find(|(known, _)| *known == name).map(|(_, value)| *value).ok_or_else(|| {
-        let known: Vec<&str> = names.iter().map(|(known, _)| *known).collect();
-        PyValueError::new_err(format!("{field}: {name:?} is unknown; one of {}", known.join(", ")))
-    })
+    names
+        .iter()
+        .find(|(known, _)| *known == name)
+        .map(|(_, value)| *value)
+        .ok_or_else(|| {
+            let known: Vec<&str> = names.iter().map(|(known, _)| *known).collect();
+            PyValueError::new_err(format!(
+                "{field}: {name:?} is unknown; one of {}",
+                known.join(", ")
+            ))
+        })
 }
 
 /// See `_native.pyi`.
@@ -69,7 +80,12 @@ fn solve<'py>(
                 workers: &workers,
                 solver,
                 cost,
-                workload: Workload { context_tokens, cold_tokens, input_per_output, tool_seconds_per_output },
+                workload: Workload {
+                    context_tokens,
+                    cold_tokens,
+                    input_per_output,
+                    tool_seconds_per_output,
+                },
                 aggregate_below,
                 seed,
                 cooling: Cooling::default(),

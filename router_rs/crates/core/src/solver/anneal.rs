@@ -1,9 +1,10 @@
-//! Sorting-initialised simulated annealing over the MP degrees (paper §6.2, Algorithm 2): the paper's baseline, kept for comparison
-//! and as the way to go should a cost ever not be monotone.
+//! Sorting-initialised simulated annealing over the MP degrees (paper §6.2, Algorithm 2): the
+//! paper's baseline, kept for comparison and as the way to go should a cost ever not be monotone.
 //!
-//! The state is a multiset of workers, always sorted by degree, highest first; its energy is the makespan of presorted placement. It
-//! starts at random, at a temperature equal to the first makespan; a move redistributes, splits or merges; it stops when the
-//! temperature is below a share of the first. Deterministic in the seed.
+//! The state is a multiset of workers, always sorted by degree, highest first; its energy is the
+//! makespan of presorted placement. It starts at random, at a temperature equal to the first
+//! makespan; a move redistributes, splits or merges; it stops when the temperature is below a share
+//! of the first. Deterministic in the seed.
 
 use super::balance;
 use super::cost::{Group, GroupCost, Placed, makespan};
@@ -11,7 +12,8 @@ use super::exact::{Search, Settled};
 use super::lattice::Stock;
 use super::prng::SplitMix64;
 
-/// The temperature schedule. The paper gives none; these take the makespan to within a few per cent of the optimum on its grid.
+/// The temperature schedule. The paper gives none; these take the makespan to within a few per cent
+/// of the optimum on its grid.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Cooling {
     /// The temperature is multiplied by this after each round of moves.
@@ -24,11 +26,16 @@ pub struct Cooling {
 
 impl Default for Cooling {
     fn default() -> Self {
-        Self { factor: 0.97, floor: 1e-4, moves: 4 }
+        Self {
+            factor: 0.97,
+            floor: 1e-4,
+            moves: 4,
+        }
     }
 }
 
-/// The best plan found; groups in rank order. Fixed workers leave nothing to anneal: presorted placement of them.
+/// The best plan found; groups in rank order. Fixed workers leave nothing to anneal: presorted
+/// placement of them.
 pub(super) fn solve<C: GroupCost>(
     cost: &C,
     stock: &Stock,
@@ -39,8 +46,11 @@ pub(super) fn solve<C: GroupCost>(
     let (order, groups) = match stock {
         Stock::Gpus { free, .. } => anneal(cost, *free, degrees, seed, cooling)?,
         Stock::Workers(counts) => {
-            let order: Vec<usize> =
-                counts.iter().enumerate().flat_map(|(shape, &count)| std::iter::repeat_n(shape, count)).collect();
+            let order: Vec<usize> = counts
+                .iter()
+                .enumerate()
+                .flat_map(|(shape, &count)| std::iter::repeat_n(shape, count))
+                .collect();
             let groups = place(cost, &order)?;
             (order, groups)
         }
@@ -49,7 +59,8 @@ pub(super) fn solve<C: GroupCost>(
     Some(balance::in_order(cost, &order, &groups))
 }
 
-/// Presorted placement on workers in this order. The parametric search gives the DP's optimum (a test holds them equal), faster.
+/// Presorted placement on workers in this order. The parametric search gives the DP's optimum (a
+/// test holds them equal), faster.
 fn place<C: GroupCost>(cost: &C, order: &[usize]) -> Option<Vec<Group>> {
     Search::new(cost, &Stock::Sequence(order.to_vec()), &Settled::default()).optimum(None)
 }
@@ -66,7 +77,8 @@ fn anneal<C: GroupCost>(
     let mut order = Vec::new();
     shapes.fill(gpus, &mut order, &mut random);
     order.sort_unstable();
-    // The random start may lack the one degree that holds the longest trajectory; the highest degrees then do.
+    // The random start may lack the one degree that holds the longest trajectory; the highest
+    // degrees then do.
     let mut placed = place(cost, &order);
     if placed.is_none() {
         order.clear();
@@ -83,9 +95,12 @@ fn anneal<C: GroupCost>(
             let mut candidate = order.clone();
             shapes.step(&mut candidate, gpus, &mut random);
             candidate.sort_unstable();
-            let Some(placed) = place(cost, &candidate) else { continue };
+            let Some(placed) = place(cost, &candidate) else {
+                continue;
+            };
             let seconds = makespan(cost, &placed);
-            let accept = seconds <= energy || random.unit() < ((energy - seconds) / temperature).exp();
+            let accept =
+                seconds <= energy || random.unit() < ((energy - seconds) / temperature).exp();
             if accept {
                 (order, groups, energy) = (candidate, placed, seconds);
                 if energy < best_energy {
@@ -129,8 +144,8 @@ impl Shapes<'_> {
         }
     }
 
-    /// One random move: redistribute (two workers' GPUs over random new ones), split (one worker into smaller ones) or merge (smaller ones
-    /// into a larger).
+    /// One random move: redistribute (two workers' GPUs over random new ones), split (one worker
+    /// into smaller ones) or merge (smaller ones into a larger).
     fn step(&self, order: &mut Vec<usize>, gpus: usize, random: &mut SplitMix64) {
         match random.below(3) {
             0 => self.redistribute(order, random),
@@ -157,7 +172,10 @@ impl Shapes<'_> {
         }
         order.swap_remove(at);
         let part = shape + 1 + random.below(self.degrees.len() - shape - 1);
-        order.extend(std::iter::repeat_n(part, self.degree(shape) / self.degree(part)));
+        order.extend(std::iter::repeat_n(
+            part,
+            self.degree(shape) / self.degree(part),
+        ));
     }
 
     fn merge(&self, order: &mut Vec<usize>, random: &mut SplitMix64) {

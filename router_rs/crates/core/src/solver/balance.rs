@@ -1,16 +1,21 @@
-//! What remains after the bottleneck. The min-max optimum is not unique: a greedy plan fills the first workers to the bound, which
-//! leaves no slack for mispredictions, and leaves workers empty.
+//! What remains after the bottleneck. The min-max optimum is not unique: a greedy plan fills the
+//! first workers to the bound, which leaves no slack for mispredictions, and leaves workers empty.
 
 use super::cost::{Group, GroupCost, Placed, makespan};
 use super::exact::{Search, Settled};
 use super::lattice::Stock;
 
-/// Makes an optimal plan lexicographically small: settles its most expensive group, solves the rest again with the workers
-/// that are left, and so on. With costs that rise strictly with the size and lengths that differ, the sorted costs of the result are
-/// the lexicographic minimum over all plans (held against brute force in the tests).
+/// Makes an optimal plan lexicographically small: settles its most expensive group, solves the rest
+/// again with the workers that are left, and so on. With costs that rise strictly with the size and
+/// lengths that differ, the sorted costs of the result are the lexicographic minimum over all plans
+/// (held against brute force in the tests).
 ///
 /// `groups`: an optimal plan of the whole `stock`. The result is in rank order.
-pub(super) fn lexicographic<C: GroupCost>(cost: &C, mut stock: Stock, mut groups: Vec<Group>) -> Placed {
+pub(super) fn lexicographic<C: GroupCost>(
+    cost: &C,
+    mut stock: Stock,
+    mut groups: Vec<Group>,
+) -> Placed {
     let mut done: Vec<Group> = Vec::new();
     let mut settled = Settled::default();
     while let Some(at) = most_expensive(cost, &groups) {
@@ -18,14 +23,19 @@ pub(super) fn lexicographic<C: GroupCost>(cost: &C, mut stock: Stock, mut groups
         stock.take(bottleneck.shape);
         let mut around = settled.clone();
         around.insert(bottleneck.head, bottleneck.tail);
-        let rest = Search::new(cost, &stock, &around).optimum(Some(groups)).unwrap_or_default();
+        let rest = Search::new(cost, &stock, &around)
+            .optimum(Some(groups))
+            .unwrap_or_default();
         let (bottleneck, rest) = with_fewest_members(cost, &stock, &settled, bottleneck, rest);
         settled.insert(bottleneck.head, bottleneck.tail);
         done.push(bottleneck);
         groups = rest;
     }
     done.sort_unstable_by_key(|group| group.head);
-    Placed { groups: done, idle: stock }
+    Placed {
+        groups: done,
+        idle: stock,
+    }
 }
 
 /// The group that costs most, the one with the longest member at a tie.
@@ -40,8 +50,8 @@ fn most_expensive<C: GroupCost>(cost: &C, groups: &[Group]) -> Option<usize> {
     best.map(|(at, _)| at)
 }
 
-/// Where the cost is flat in the size, the bottleneck keeps only as many members as the bound of the others asks for: a long
-/// trajectory in less company has more slack.
+/// Where the cost is flat in the size, the bottleneck keeps only as many members as the bound of
+/// the others asks for: a long trajectory in less company has more slack.
 fn with_fewest_members<C: GroupCost>(
     cost: &C,
     stock: &Stock,
@@ -60,7 +70,11 @@ fn with_fewest_members<C: GroupCost>(
     let (mut below, mut keeps) = (head, tail);
     while keeps - below > 1 {
         let middle = below + (keeps - below) / 2;
-        if cost.cost(shape, head, middle) < bound { below = middle } else { keeps = middle }
+        if cost.cost(shape, head, middle) < bound {
+            below = middle
+        } else {
+            keeps = middle
+        }
     }
     // Of those sizes, the fewest that leave the others within their bound.
     let (mut fails, mut holds) = (keeps - 1, tail);
@@ -71,7 +85,14 @@ fn with_fewest_members<C: GroupCost>(
         match Search::new(cost, stock, &around).within(rest_bound) {
             Some(groups) => {
                 holds = middle;
-                best = (Group { shape, head, tail: middle }, groups);
+                best = (
+                    Group {
+                        shape,
+                        head,
+                        tail: middle,
+                    },
+                    groups,
+                );
             }
             None => fails = middle,
         }
@@ -79,29 +100,48 @@ fn with_fewest_members<C: GroupCost>(
     best
 }
 
-/// The plan of workers in a fixed order within the optimal `groups`' makespan, lexicographically balanced in that order.
+/// The plan of workers in a fixed order within the optimal `groups`' makespan, lexicographically
+/// balanced in that order.
 pub(super) fn in_order<C: GroupCost>(cost: &C, order: &[usize], groups: &[Group]) -> Placed {
     let mut done = Vec::new();
     let mut open = vec![(order.to_vec(), 0, cost.ranks(), groups.to_vec())];
     while let Some((order, start, end, groups)) = open.pop() {
-        let Some(at) = most_expensive(cost, &groups) else { continue };
+        let Some(at) = most_expensive(cost, &groups) else {
+            continue;
+        };
         let bottleneck = groups[at];
         done.push(bottleneck);
         // The worker's place in the order: groups skip empty workers but never overtake.
         let mut place = 0;
         for group in &groups[..=at] {
-            place += order[place..].iter().position(|&shape| shape == group.shape).unwrap_or(0) + 1;
+            place += order[place..]
+                .iter()
+                .position(|&shape| shape == group.shape)
+                .unwrap_or(0)
+                + 1;
         }
         let sides = [
-            (order[..place - 1].to_vec(), start, bottleneck.head, groups[..at].to_vec()),
-            (order[place..].to_vec(), bottleneck.tail, end, groups[at + 1..].to_vec()),
+            (
+                order[..place - 1].to_vec(),
+                start,
+                bottleneck.head,
+                groups[..at].to_vec(),
+            ),
+            (
+                order[place..].to_vec(),
+                bottleneck.tail,
+                end,
+                groups[at + 1..].to_vec(),
+            ),
         ];
         for (order, start, end, known) in sides {
             let mut outside = Settled::default();
             outside.insert(0, start);
             outside.insert(end, cost.ranks());
             let stock = Stock::Sequence(order.clone());
-            let best = Search::new(cost, &stock, &outside).optimum(Some(known)).unwrap_or_default();
+            let best = Search::new(cost, &stock, &outside)
+                .optimum(Some(known))
+                .unwrap_or_default();
             open.push((order, start, end, best));
         }
     }
@@ -113,23 +153,33 @@ pub(super) fn in_order<C: GroupCost>(cost: &C, order: &[usize], groups: &[Group]
     Placed { groups: done, idle }
 }
 
-/// Puts idle workers to use without raising the makespan: each, fastest first, takes the short end of a group, where that leaves
-/// the dearer of the two parts cheapest. So every fixed worker gets at least one trajectory if there are enough, unless even the
-/// shortest one alone would take it beyond the makespan. GPUs left idle become workers only where no part costs more than the
-/// group did.
+/// Puts idle workers to use without raising the makespan: each, fastest first, takes the short end
+/// of a group, where that leaves the dearer of the two parts cheapest. So every fixed worker gets
+/// at least one trajectory if there are enough, unless even the shortest one alone would take it
+/// beyond the makespan. GPUs left idle become workers only where no part costs more than the group
+/// did.
 pub(super) fn occupy_idle<C: GroupCost>(cost: &C, placed: &mut Placed) {
     let Placed { groups, idle } = placed;
     let bound = makespan(cost, groups);
     let must_gain = matches!(idle, Stock::Gpus { .. });
     for shape in 0..cost.shapes() {
         while idle.has(shape) {
-            let Some(split) = best_split(cost, groups, shape, bound) else { break };
+            let Some(split) = best_split(cost, groups, shape, bound) else {
+                break;
+            };
             if must_gain && split.saved < 0.0 {
                 break;
             }
             idle.take(shape);
             let tail = std::mem::replace(&mut groups[split.group].tail, split.cut);
-            groups.insert(split.group + 1, Group { shape, head: split.cut, tail });
+            groups.insert(
+                split.group + 1,
+                Group {
+                    shape,
+                    head: split.cut,
+                    tail,
+                },
+            );
         }
     }
 }
@@ -142,7 +192,8 @@ struct Split {
     cut: usize,
 }
 
-/// The group and rank to cut it at such that a worker of `shape` saves most by taking the short end within `bound`.
+/// The group and rank to cut it at such that a worker of `shape` saves most by taking the short end
+/// within `bound`.
 fn best_split<C: GroupCost>(cost: &C, groups: &[Group], shape: usize, bound: f64) -> Option<Split> {
     let mut best: Option<Split> = None;
     for (at, group) in groups.iter().enumerate() {
@@ -151,11 +202,16 @@ fn best_split<C: GroupCost>(cost: &C, groups: &[Group], shape: usize, bound: f64
         }
         let kept = |cut| cost.cost(group.shape, group.head, cut);
         let taken = |cut| cost.cost(shape, cut, group.tail);
-        // What is kept grows as the cut moves right, what is taken shrinks: the crossing is the best place.
+        // What is kept grows as the cut moves right, what is taken shrinks: the crossing is the
+        // best place.
         let (mut left, mut right) = (group.head, group.tail - 1);
         while right - left > 1 {
             let middle = left + (right - left) / 2;
-            if kept(middle) >= taken(middle) { right = middle } else { left = middle }
+            if kept(middle) >= taken(middle) {
+                right = middle
+            } else {
+                left = middle
+            }
         }
         for cut in [left.max(group.head + 1), right] {
             if taken(cut) > bound {
@@ -163,7 +219,11 @@ fn best_split<C: GroupCost>(cost: &C, groups: &[Group], shape: usize, bound: f64
             }
             let saved = group.cost(cost) - kept(cut).max(taken(cut));
             if best.as_ref().is_none_or(|split| saved > split.saved) {
-                best = Some(Split { saved, group: at, cut });
+                best = Some(Split {
+                    saved,
+                    group: at,
+                    cut,
+                });
             }
         }
     }

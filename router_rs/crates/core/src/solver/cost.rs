@@ -1,11 +1,13 @@
 //! What a group of consecutive ranks costs on a worker.
 //!
-//! The solvers rely on two things, property-tested for each implementation: a cost never falls when a member joins the group at
-//! either end (`cost(s, h, t) <= cost(s, h, t + 1)` and `cost(s, h + 1, t) <= cost(s, h, t)`), and an empty group costs nothing.
+//! The solvers rely on two things, property-tested for each implementation: a cost never falls when
+//! a member joins the group at either end (`cost(s, h, t) <= cost(s, h, t + 1)` and `cost(s, h + 1,
+//! t) <= cost(s, h, t)`), and an empty group costs nothing.
 
 use super::lattice::Stock;
 
-/// Seconds a group takes. `shape` is an index into the allowed degrees, highest degree first; ranks count from 0, longest first.
+/// Seconds a group takes. `shape` is an index into the allowed degrees, highest degree first; ranks
+/// count from 0, longest first.
 pub trait GroupCost {
     /// Number of ranks.
     fn ranks(&self) -> usize;
@@ -16,7 +18,8 @@ pub trait GroupCost {
     /// Seconds for ranks `head..tail`; infinite if the worker cannot run them.
     fn cost(&self, shape: usize, head: usize, tail: usize) -> f64;
 
-    /// The largest tail in `head..=limit` such that `cost(shape, head, tail) <= bound`. `guess`: where to look first.
+    /// The largest tail in `head..=limit` such that `cost(shape, head, tail) <= bound`. `guess`:
+    /// where to look first.
     fn reach(&self, shape: usize, head: usize, limit: usize, bound: f64, guess: usize) -> usize {
         // Gallop away from the guess, then bisect: about 2 log2 of its error in evaluations.
         let guess = guess.clamp(head, limit);
@@ -84,5 +87,8 @@ pub(super) struct Placed {
 
 /// The largest cost of a group; zero for none.
 pub fn makespan<C: GroupCost>(cost: &C, groups: &[Group]) -> f64 {
-    groups.iter().map(|group| group.cost(cost)).fold(0.0, f64::max)
+    groups
+        .iter()
+        .map(|group| group.cost(cost))
+        .fold(0.0, f64::max)
 }

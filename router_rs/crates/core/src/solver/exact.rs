@@ -1,20 +1,23 @@
 //! The exact joint allocation by parametric search.
 //!
-//! For a bound C let f(s) be the most ranks, longest first, that the workers of lattice state s finish within C:
-//! f(s) = max over edges (r, shape) into s of reach(shape, f(r), C). C is feasible if some f(s) is all ranks. A group's cost depends on
-//! its longest member and falls when members leave, so being further along is never worse and the greedy reach is exact; for
-//! `size_only` consecutive groups are optimal among all set partitions (exchange argument of paper Lemma 5.1: keep the sizes,
-//! order the groups by their longest member, and no group's longest member grows).
+//! For a bound C let f(s) be the most ranks, longest first, that the workers of lattice state s
+//! finish within C: f(s) = max over edges (r, shape) into s of reach(shape, f(r), C). C is feasible
+//! if some f(s) is all ranks. A group's cost depends on its longest member and falls when members
+//! leave, so being further along is never worse and the greedy reach is exact; for `size_only`
+//! consecutive groups are optimal among all set partitions (exchange argument of paper Lemma 5.1:
+//! keep the sizes, order the groups by their longest member, and no group's longest member grows).
 //!
-//! The search keeps an interval: no plan is below `low`, a plan in hand costs `high`. A feasible C lowers `high` to the cost of its plan; an
-//! infeasible one raises `low` to the smallest cost that blocked it (nothing changes below that). So it ends at the exact optimum in
-//! floating point, after about log2 of the number of candidate costs sweeps of states x shapes x log(group).
+//! The search keeps an interval: no plan is below `low`, a plan in hand costs `high`. A feasible C
+//! lowers `high` to the cost of its plan; an infeasible one raises `low` to the smallest cost that
+//! blocked it (nothing changes below that). So it ends at the exact optimum in floating point,
+//! after about log2 of the number of candidate costs sweeps of states x shapes x log(group).
 
 use super::balance;
 use super::cost::{Group, GroupCost, Placed, makespan};
 use super::lattice::{Edge, Lattice, Stock};
 
-/// Ranks already settled, as disjoint ascending intervals that a group may neither contain nor cross.
+/// Ranks already settled, as disjoint ascending intervals that a group may neither contain nor
+/// cross.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Settled(Vec<(usize, usize)>);
 
@@ -37,7 +40,11 @@ impl Settled {
     /// The first open rank at or after `rank`.
     fn skip(&self, rank: usize) -> usize {
         let at = self.0.partition_point(|&(start, _)| start <= rank);
-        if at > 0 && self.0[at - 1].1 > rank { self.0[at - 1].1 } else { rank }
+        if at > 0 && self.0[at - 1].1 > rank {
+            self.0[at - 1].1
+        } else {
+            rank
+        }
     }
 
     /// Where the open run that holds `rank` ends.
@@ -62,7 +69,8 @@ impl Entry {
     }
 }
 
-/// One problem: which ranks are open, which workers may be built, what groups cost. Scratch space is kept between sweeps.
+/// One problem: which ranks are open, which workers may be built, what groups cost. Scratch space
+/// is kept between sweeps.
 pub(super) struct Search<'a, C> {
     cost: &'a C,
     lattice: Lattice,
@@ -88,7 +96,14 @@ impl<'a, C: GroupCost> Search<'a, C> {
             lattice,
             settled,
             reached: vec![0; states],
-            entered: vec![Entry { from: 0, shape: None, tail: 0 }; states],
+            entered: vec![
+                Entry {
+                    from: 0,
+                    shape: None,
+                    tail: 0
+                };
+                states
+            ],
         }
     }
 
@@ -108,8 +123,13 @@ impl<'a, C: GroupCost> Search<'a, C> {
             let edges = self.lattice.edges_into(state);
             let last = self.entered[state];
             let mut best: Option<(usize, Entry)> = None;
-            // The edge that won in the last sweep first: most others then take one evaluation to rule out.
-            for edge in edges.iter().filter(|edge| last.is(edge)).chain(edges.iter().filter(|edge| !last.is(edge))) {
+            // The edge that won in the last sweep first: most others then take one evaluation to
+            // rule out.
+            for edge in edges
+                .iter()
+                .filter(|edge| last.is(edge))
+                .chain(edges.iter().filter(|edge| !last.is(edge)))
+            {
                 let head = self.reached[edge.from as usize];
                 let (tail, position) = match edge.shape {
                     None => (head, head),
@@ -138,10 +158,19 @@ impl<'a, C: GroupCost> Search<'a, C> {
                     }
                 };
                 if best.is_none_or(|(furthest, _)| position > furthest) {
-                    best = Some((position, Entry { from: edge.from, shape: edge.shape, tail }));
+                    best = Some((
+                        position,
+                        Entry {
+                            from: edge.from,
+                            shape: edge.shape,
+                            tail,
+                        },
+                    ));
                 }
             }
-            let Some((furthest, entry)) = best else { continue };
+            let Some((furthest, entry)) = best else {
+                continue;
+            };
             self.reached[state] = furthest;
             self.entered[state] = entry;
             if furthest == ranks {
@@ -159,7 +188,11 @@ impl<'a, C: GroupCost> Search<'a, C> {
             if let Some(shape) = entry.shape
                 && entry.tail > head
             {
-                groups.push(Group { shape: shape as usize, head, tail: entry.tail });
+                groups.push(Group {
+                    shape: shape as usize,
+                    head,
+                    tail: entry.tail,
+                });
             }
             state = entry.from as usize;
         }
@@ -175,7 +208,8 @@ impl<'a, C: GroupCost> Search<'a, C> {
         }
     }
 
-    /// Groups of the least makespan, in rank order. `known`: a plan of this problem to start from. `None`: every plan is infinite.
+    /// Groups of the least makespan, in rank order. `known`: a plan of this problem to start from.
+    /// `None`: every plan is infinite.
     pub(super) fn optimum(&mut self, known: Option<Vec<Group>>) -> Option<Vec<Group>> {
         let start = self.start();
         if start == self.cost.ranks() {
@@ -187,7 +221,10 @@ impl<'a, C: GroupCost> Search<'a, C> {
         };
         let mut high = makespan(self.cost, &groups);
         let alone = |shape| self.cost.cost(shape, start, start + 1);
-        let mut low = (0..self.cost.shapes()).map(alone).fold(f64::INFINITY, f64::min).min(high);
+        let mut low = (0..self.cost.shapes())
+            .map(alone)
+            .fold(f64::INFINITY, f64::min)
+            .min(high);
         // The longest alone on the fastest worker is the optimum so often that it is tried first.
         let mut bound = low;
         while low < high {
@@ -204,14 +241,18 @@ impl<'a, C: GroupCost> Search<'a, C> {
     }
 }
 
-/// A bound in `low..high` to try next: halves the interval on a logarithmic scale while it is wide, then on a linear one, and
-/// tries `low` itself once few candidates can be left.
+/// A bound in `low..high` to try next: halves the interval on a logarithmic scale while it is wide,
+/// then on a linear one, and tries `low` itself once few candidates can be left.
 fn between(low: f64, high: f64) -> f64 {
     if low > 0.0 && high > 4.0 * low {
         return (low * high).sqrt();
     }
     let middle = low + (high - low) / 2.0;
-    if high - low <= 1e-9 * high || middle >= high { low } else { middle }
+    if high - low <= 1e-9 * high || middle >= high {
+        low
+    } else {
+        middle
+    }
 }
 
 /// The optimal plan, balanced; groups in rank order. `None`: some trajectory fits no worker.

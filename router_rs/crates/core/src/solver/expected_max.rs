@@ -1,15 +1,18 @@
 //! How long the longest of uncertain trajectories is.
 //!
-//! The largest of k estimates is not the expectation of the largest: with k trajectories of mean L and spread σ that is L + σ e(k), e(k)
-//! being the expected maximum of k standard normals. For a ranked group of different means and spreads we take
+//! The largest of k estimates is not the expectation of the largest: with k trajectories of mean L
+//! and spread σ that is L + σ e(k), e(k) being the expected maximum of k standard normals. For a
+//! ranked group of different means and spreads we take
 //!
 //! > max over members i of `L_i + σ_i e(r_i)`
 //!
-//! where `r_i` is the member's place in the group rounded down to a power of two: the `r_i` longest are each at least as long as
-//! member i on average, so their maximum is expected to exceed its mean by about `σ_i e(r_i)`. Equal means and spreads give e(k)
-//! itself. It grows with every member, mean and spread, and never falls when a member joins at either end: places only grow.
+//! where `r_i` is the member's place in the group rounded down to a power of two: the `r_i` longest
+//! are each at least as long as member i on average, so their maximum is expected to exceed its
+//! mean by about `σ_i e(r_i)`. Equal means and spreads give e(k) itself. It grows with every
+//! member, mean and spread, and never falls when a member joins at either end: places only grow.
 
-/// Expected maximum of 2^l standard normals, l = 0..=32: the integral of x d(Φ(x)^k), to 1e-6 (a test integrates it again).
+/// Expected maximum of 2^l standard normals, l = 0..=32: the integral of x d(Φ(x)^k), to 1e-6 (a
+/// test integrates it again).
 const EXPECTED_MAX: [f64; 33] = [
     0.000_000, 0.564_190, 1.029_375, 1.423_600, 1.765_991, 2.069_669, 2.343_733, 2.594_597,
     2.826_863, 3.043_903, 3.248_240, 3.441_799, 3.626_082, 3.802_279, 3.971_351, 4.134_083,
@@ -65,10 +68,19 @@ pub(super) struct ExpectedMax<'a> {
 impl<'a> ExpectedMax<'a> {
     /// `sigmas` has a value for each length, or none when all are zero.
     pub(super) fn new(lengths: &'a [f64], sigmas: &[f64]) -> Self {
-        let levels = if sigmas.is_empty() { 0 } else { lengths.len().ilog2() as usize };
+        let levels = if sigmas.is_empty() {
+            0
+        } else {
+            lengths.len().ilog2() as usize
+        };
         let by_level = (1..=levels)
             .map(|level| {
-                RangeMax::new(lengths.iter().zip(sigmas).map(|(length, sigma)| length + sigma * EXPECTED_MAX[level]))
+                RangeMax::new(
+                    lengths
+                        .iter()
+                        .zip(sigmas)
+                        .map(|(length, sigma)| length + sigma * EXPECTED_MAX[level]),
+                )
             })
             .collect();
         Self { lengths, by_level }
@@ -92,13 +104,22 @@ impl<'a> ExpectedMax<'a> {
 mod tests {
     use super::*;
 
-    /// Φ by its series around 0 and continued integration elsewhere would do; erfc by Numerical Recipes' rational form is to 1e-7.
+    /// Φ by its series around 0 and continued integration elsewhere would do; erfc by Numerical
+    /// Recipes' rational form is to 1e-7.
     fn phi(x: f64) -> f64 {
         let z = x.abs() / std::f64::consts::SQRT_2;
         let t = 1.0 / (1.0 + 0.5 * z);
         let poly = [
-            -1.265_512_23, 1.000_023_68, 0.374_091_96, 0.096_784_18, -0.186_288_06, 0.278_868_07, -1.135_203_98, 1.488_515_87,
-            -0.822_152_23, 0.170_872_77,
+            -1.265_512_23,
+            1.000_023_68,
+            0.374_091_96,
+            0.096_784_18,
+            -0.186_288_06,
+            0.278_868_07,
+            -1.135_203_98,
+            1.488_515_87,
+            -0.822_152_23,
+            0.170_872_77,
         ];
         let exponent = poly.iter().rev().fold(0.0, |sum, c| sum * t + c) - z * z;
         let upper = 0.5 * t * exponent.exp();
@@ -115,7 +136,10 @@ mod tests {
                 let x = (f64::from(i) + 0.5) * step;
                 sum += step * ((1.0 - phi(x).powf(k)) - phi(-x).powf(k));
             }
-            assert!((sum - tabled).abs() < 2e-4, "level {level}: {sum} against {tabled}");
+            assert!(
+                (sum - tabled).abs() < 2e-4,
+                "level {level}: {sum} against {tabled}"
+            );
         }
         assert!(EXPECTED_MAX.windows(2).all(|pair| pair[0] < pair[1]));
     }
@@ -135,7 +159,10 @@ mod tests {
         let maxima = RangeMax::new(values.into_iter());
         for from in 0..values.len() {
             for to in from + 1..=values.len() {
-                let scanned = values[from..to].iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                let scanned = values[from..to]
+                    .iter()
+                    .copied()
+                    .fold(f64::NEG_INFINITY, f64::max);
                 assert_eq!(maxima.over(from, to).to_bits(), scanned.to_bits());
             }
         }

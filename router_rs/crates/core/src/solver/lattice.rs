@@ -1,12 +1,13 @@
 //! What may still be built: the workers' side of the search as a small acyclic graph.
 //!
-//! A state says what was used so far, an edge builds one more worker of some shape (or leaves a GPU idle). Three kinds of stock give
-//! three graphs: GPUs to be shared out, a fixed multiset of workers in any order, a fixed sequence of workers.
+//! A state says what was used so far, an edge builds one more worker of some shape (or leaves a GPU
+//! idle). Three kinds of stock give three graphs: GPUs to be shared out, a fixed multiset of
+//! workers in any order, a fixed sequence of workers.
 
 use super::SolveError;
 
-/// A multiset of workers is searched in every order while states x workers is at most this (about a quarter of a second);
-/// beyond it, in the paper's order, highest degree first.
+/// A multiset of workers is searched in every order while states x workers is at most this (about a
+/// quarter of a second); beyond it, in the paper's order, highest degree first.
 const ANY_ORDER_LIMIT: u64 = 1 << 18;
 
 /// Workers that may still be built.
@@ -26,7 +27,8 @@ pub(super) enum Stock {
 }
 
 impl Stock {
-    /// `workers` empty: `gpus` to share out among `degrees`; else those workers. `degrees` descends and holds every worker's.
+    /// `workers` empty: `gpus` to share out among `degrees`; else those workers. `degrees` descends
+    /// and holds every worker's.
     pub(super) fn new(gpus: u32, degrees: &[u32], workers: &[u32]) -> Result<Self, SolveError> {
         if workers.is_empty() {
             return Ok(Self::Gpus {
@@ -38,15 +40,21 @@ impl Stock {
         if sum > u64::from(gpus) {
             return Err(SolveError::WorkersExceedGpus { sum, gpus });
         }
-        let counts: Vec<usize> =
-            degrees.iter().map(|degree| workers.iter().filter(|worker| *worker == degree).count()).collect();
-        let states = counts.iter().fold(1u64, |states, &count| states.saturating_mul(count as u64 + 1));
-        Ok(if states.saturating_mul(workers.len() as u64) <= ANY_ORDER_LIMIT {
-            Self::Workers(counts)
-        } else {
-            let in_order = |(shape, &count): (usize, &usize)| std::iter::repeat_n(shape, count);
-            Self::Sequence(counts.iter().enumerate().flat_map(in_order).collect())
-        })
+        let counts: Vec<usize> = degrees
+            .iter()
+            .map(|degree| workers.iter().filter(|worker| *worker == degree).count())
+            .collect();
+        let states = counts.iter().fold(1u64, |states, &count| {
+            states.saturating_mul(count as u64 + 1)
+        });
+        Ok(
+            if states.saturating_mul(workers.len() as u64) <= ANY_ORDER_LIMIT {
+                Self::Workers(counts)
+            } else {
+                let in_order = |(shape, &count): (usize, &usize)| std::iter::repeat_n(shape, count);
+                Self::Sequence(counts.iter().enumerate().flat_map(in_order).collect())
+            },
+        )
     }
 
     /// Whether a worker of this shape can be built.
@@ -77,9 +85,11 @@ impl Stock {
     pub(super) fn left_over(&self, degrees: &[u32]) -> Vec<u32> {
         let mut left: Vec<u32> = match self {
             Self::Gpus { .. } => Vec::new(),
-            Self::Workers(counts) => {
-                counts.iter().zip(degrees).flat_map(|(&count, &degree)| std::iter::repeat_n(degree, count)).collect()
-            }
+            Self::Workers(counts) => counts
+                .iter()
+                .zip(degrees)
+                .flat_map(|(&count, &degree)| std::iter::repeat_n(degree, count))
+                .collect(),
             Self::Sequence(shapes) => shapes.iter().map(|&shape| degrees[shape]).collect(),
         };
         left.sort_unstable_by(|a, b| b.cmp(a));
@@ -104,7 +114,10 @@ pub(super) struct Lattice {
 
 impl Lattice {
     pub(super) fn new(stock: &Stock) -> Self {
-        let mut lattice = Self { edges: Vec::new(), ends: vec![0] };
+        let mut lattice = Self {
+            edges: Vec::new(),
+            ends: vec![0],
+        };
         match stock {
             Stock::Gpus { free, degrees } => {
                 for used in 1..=*free {
@@ -145,7 +158,10 @@ impl Lattice {
     }
 
     fn edge(&mut self, from: usize, shape: Option<usize>) {
-        self.edges.push(Edge { from: from as u32, shape: shape.map(|shape| shape as u32) });
+        self.edges.push(Edge {
+            from: from as u32,
+            shape: shape.map(|shape| shape as u32),
+        });
     }
 
     fn close_state(&mut self) {

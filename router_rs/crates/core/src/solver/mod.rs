@@ -1,13 +1,15 @@
 //! Who goes where, and on how many GPUs: arrays of predicted lengths in, a plan out.
 //!
-//! A plan cuts the trajectories, ranked longest first, into one group a worker; its makespan is the largest cost of a group.
-//! Three solvers find it: [`SolverKind::Dp`] (paper arXiv 2603.28101 §5.2), [`SolverKind::Anneal`] (§6.2) and
-//! [`SolverKind::Exact`] (parametric search). What a group costs is a [`cost::GroupCost`]: `size_only` is the paper's premise,
-//! `simulated` executes the group in closed form.
+//! A plan cuts the trajectories, ranked longest first, into one group a worker; its makespan is the
+//! largest cost of a group. Three solvers find it: [`SolverKind::Dp`] (paper arXiv 2603.28101
+//! §5.2), [`SolverKind::Anneal`] (§6.2) and [`SolverKind::Exact`] (parametric search). What a group
+//! costs is a [`cost::GroupCost`]: `size_only` is the paper's premise, `simulated` executes the
+//! group in closed form.
 //!
 //! Invariants, held by tests against brute force over all set partitions and all worker multisets:
-//! every trajectory is in exactly one group; groups are consecutive ranks; degrees never sum to more than the GPUs given;
-//! `exact` is optimal for its cost over all such plans (its docs name the one exception), and over *all* set partitions when the cost is `size_only`.
+//! every trajectory is in exactly one group; groups are consecutive ranks; degrees never sum to
+//! more than the GPUs given; `exact` is optimal for its cost over all such plans (its docs name the
+//! one exception), and over *all* set partitions when the cost is `size_only`.
 //!
 //! No clock, no threads, no randomness beyond the seed in the request.
 
@@ -37,19 +39,25 @@ use size_only_cost::SizeOnlyCost;
 /// Which algorithm makes the plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SolverKind {
-    /// Presorted dynamic programming, workers by MP degree, highest first (paper §5.2). Without fixed workers: at the best
-    /// homogeneous degree.
+    /// Presorted dynamic programming, workers by MP degree, highest first (paper §5.2). Without
+    /// fixed workers: at the best homogeneous degree.
     Dp,
-    /// Simulated annealing over the MP degrees with presorted placement inside (paper §6.2, Algorithm 2).
+    /// Simulated annealing over the MP degrees with presorted placement inside (paper §6.2,
+    /// Algorithm 2).
     Anneal,
-    /// Parametric search: partition and degrees at once, optimal, then balanced lexicographically. Fixed workers are taken in any order
-    /// unless they are very many of many degrees (then highest degree first).
+    /// Parametric search: partition and degrees at once, optimal, then balanced lexicographically.
+    /// Fixed workers are taken in any order unless they are very many of many degrees (then highest
+    /// degree first).
     Exact,
 }
 
 impl SolverKind {
     /// The solvers by their names.
-    pub const NAMES: [(&'static str, Self); 3] = [("dp", Self::Dp), ("anneal", Self::Anneal), ("exact", Self::Exact)];
+    pub const NAMES: [(&'static str, Self); 3] = [
+        ("dp", Self::Dp),
+        ("anneal", Self::Anneal),
+        ("exact", Self::Exact),
+    ];
 }
 
 /// What a group costs.
@@ -63,11 +71,15 @@ pub enum CostKind {
 
 impl CostKind {
     /// The costs by their names.
-    pub const NAMES: [(&'static str, Self); 2] = [("size_only", Self::SizeOnly), ("simulated", Self::Simulated)];
+    pub const NAMES: [(&'static str, Self); 2] = [
+        ("size_only", Self::SizeOnly),
+        ("simulated", Self::Simulated),
+    ];
 }
 
-/// What is known of the trajectories beyond their lengths. All rates are per predicted output token, so that a longer
-/// trajectory is longer in every respect; what is left at zero is not assumed.
+/// What is known of the trajectories beyond their lengths. All rates are per predicted output
+/// token, so that a longer trajectory is longer in every respect; what is left at zero is not
+/// assumed.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Workload {
     /// Tokens a trajectory holds in the KV cache now.
@@ -99,7 +111,8 @@ pub struct Request<'a> {
     pub cost: CostKind,
     /// What else is known of the trajectories.
     pub workload: Workload,
-    /// `Dp`: merge trajectories shorter than this many tokens into blocks that stay together (paper §5.2); zero merges none.
+    /// `Dp`: merge trajectories shorter than this many tokens into blocks that stay together (paper
+    /// §5.2); zero merges none.
     pub aggregate_below: f64,
     /// `Anneal`: seed of its generator.
     pub seed: u64,
@@ -112,7 +125,8 @@ pub struct Request<'a> {
 pub struct PlannedWorker {
     /// MP degree.
     pub degree: u32,
-    /// Indices into `Request::lengths`, longest first. Empty only when a fixed worker is too slow to help.
+    /// Indices into `Request::lengths`, longest first. Empty only when a fixed worker is too slow
+    /// to help.
     pub members: Vec<u32>,
     /// Seconds the group takes.
     pub cost: f64,
@@ -176,7 +190,9 @@ pub enum SolveError {
         smallest: u32,
     },
     /// Fixed workers need more GPUs than given.
-    #[error("workers: their degrees sum to {sum}, more than the {gpus} GPUs given; raise gpus or drop a worker")]
+    #[error(
+        "workers: their degrees sum to {sum}, more than the {gpus} GPUs given; raise gpus or drop a worker"
+    )]
     WorkersExceedGpus {
         /// Sum of degrees.
         sum: u64,
@@ -218,7 +234,13 @@ pub fn solve(request: &Request<'_>, profile: &Profile) -> Result<Plan, SolveErro
             plan(request, &degrees, &ranking, &cost)
         }
         CostKind::Simulated => {
-            let cost = SimulatedCost::new(&ranking.lengths, &ranking.sigmas, profile, &degrees, &workload)?;
+            let cost = SimulatedCost::new(
+                &ranking.lengths,
+                &ranking.sigmas,
+                profile,
+                &degrees,
+                &workload,
+            )?;
             plan(request, &degrees, &ranking, &cost)
         }
     }
@@ -259,7 +281,11 @@ fn plan<C: GroupCost>(
         .collect();
     if !request.workers.is_empty() {
         let empty = placed.idle.left_over(degrees).into_iter();
-        workers.extend(empty.map(|degree| PlannedWorker { degree, members: Vec::new(), cost: 0.0 }));
+        workers.extend(empty.map(|degree| PlannedWorker {
+            degree,
+            members: Vec::new(),
+            cost: 0.0,
+        }));
     }
     Ok(Plan {
         makespan: workers.iter().map(|worker| worker.cost).fold(0.0, f64::max),
@@ -268,25 +294,38 @@ fn plan<C: GroupCost>(
     })
 }
 
-/// The allowed degrees, highest first, each once, each in the profile. A fixed worker allows its own degree.
+/// The allowed degrees, highest first, each once, each in the profile. A fixed worker allows its
+/// own degree.
 fn checked_degrees(request: &Request<'_>, profile: &Profile) -> Result<Vec<u32>, SolveError> {
-    let wanted = if request.workers.is_empty() { request.degrees } else { request.workers };
+    let wanted = if request.workers.is_empty() {
+        request.degrees
+    } else {
+        request.workers
+    };
     let mut degrees = wanted.to_vec();
     degrees.sort_unstable_by(|a, b| b.cmp(a));
     degrees.dedup();
-    let Some(&smallest) = degrees.last() else { return Err(SolveError::BadDegrees("none given")) };
+    let Some(&smallest) = degrees.last() else {
+        return Err(SolveError::BadDegrees("none given"));
+    };
     if smallest == 0 {
         return Err(SolveError::BadDegrees("0 is no MP degree"));
     }
     for &degree in &degrees {
         if !profile.has(degree) {
-            return Err(SolveError::DegreeNotInProfile { degree, available: profile.degrees() });
+            return Err(SolveError::DegreeNotInProfile {
+                degree,
+                available: profile.degrees(),
+            });
         }
     }
     if request.workers.is_empty() {
         degrees.retain(|&degree| degree <= request.gpus);
         if degrees.is_empty() {
-            return Err(SolveError::TooFewGpus { gpus: request.gpus, smallest });
+            return Err(SolveError::TooFewGpus {
+                gpus: request.gpus,
+                smallest,
+            });
         }
     }
     Ok(degrees)
@@ -300,7 +339,11 @@ fn checked_workload(workload: &Workload) -> Result<Workload, SolveError> {
         ("tool_seconds_per_output", workload.tool_seconds_per_output),
     ] {
         if !(value.is_finite() && value >= 0.0) {
-            return Err(SolveError::BadNumber { field, index: 0, value });
+            return Err(SolveError::BadNumber {
+                field,
+                index: 0,
+                value,
+            });
         }
     }
     Ok(*workload)

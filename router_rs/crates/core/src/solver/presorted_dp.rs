@@ -1,17 +1,21 @@
-//! Presorted dynamic programming (paper §5.2, Lemma 5.1): workers by MP degree, highest first, take consecutive ranks.
+//! Presorted dynamic programming (paper §5.2, Lemma 5.1): workers by MP degree, highest first, take
+//! consecutive ranks.
 //!
-//! `dp[j][i] = min over k of max(dp[j-1][k], cost_j(k..i))`. For a fixed i the first term rises with k and the second falls, so the
-//! minimum is at their crossing; the crossing moves right with i. One pointer a row: O(n m) evaluations instead of O(n² m).
+//! `dp[j][i] = min over k of max(dp[j-1][k], cost_j(k..i))`. For a fixed i the first term rises
+//! with k and the second falls, so the minimum is at their crossing; the crossing moves right with
+//! i. One pointer a row: O(n m) evaluations instead of O(n² m).
 //!
-//! Most of the table cannot matter: with an upper bound U on the optimum, row j needs only the i that the first j workers reach
-//! within U and from which the others finish within U. A few greedy sweeps give a U within a per cent, and windows as narrow.
+//! Most of the table cannot matter: with an upper bound U on the optimum, row j needs only the i
+//! that the first j workers reach within U and from which the others finish within U. A few greedy
+//! sweeps give a U within a per cent, and windows as narrow.
 
 use super::balance;
 use super::cost::{GroupCost, Placed, makespan};
 use super::exact::{Search, Settled};
 use super::lattice::Stock;
 
-/// How far above the least bound not known to be infeasible U may be. Narrower costs more sweeps than it saves.
+/// How far above the least bound not known to be infeasible U may be. Narrower costs more sweeps
+/// than it saves.
 const SLACK: f64 = 1.01;
 
 /// Workers in a fixed order over ranks that may be cut at some places only.
@@ -39,14 +43,19 @@ impl<C: GroupCost> Line<'_, C> {
             let (mut fits, mut fails) = (from, self.end() + 1);
             while fails - fits > 1 {
                 let middle = fits + (fails - fits) / 2;
-                if self.cost(shape, from, middle) <= bound { fits = middle } else { fails = middle }
+                if self.cost(shape, from, middle) <= bound {
+                    fits = middle
+                } else {
+                    fails = middle
+                }
             }
             reached.push(fits);
         }
         reached
     }
 
-    /// The nearest positions from which the last m, m - 1 .. 0 workers finish within `bound`, in the order of `furthest`.
+    /// The nearest positions from which the last m, m - 1 .. 0 workers finish within `bound`, in
+    /// the order of `furthest`.
     fn nearest(&self, bound: f64) -> Vec<usize> {
         let mut needed = vec![self.end()];
         for &shape in self.order.iter().rev() {
@@ -54,7 +63,11 @@ impl<C: GroupCost> Line<'_, C> {
             let (mut holds, mut low) = (to, 0);
             while low < holds {
                 let middle = low + (holds - low) / 2;
-                if self.cost(shape, middle, to) <= bound { holds = middle } else { low = middle + 1 }
+                if self.cost(shape, middle, to) <= bound {
+                    holds = middle
+                } else {
+                    low = middle + 1
+                }
             }
             needed.push(holds);
         }
@@ -62,7 +75,8 @@ impl<C: GroupCost> Line<'_, C> {
         needed
     }
 
-    /// A bound within which all ranks are placed, at most `SLACK` above one within which they are not; infinite if there is none.
+    /// A bound within which all ranks are placed, at most `SLACK` above one within which they are
+    /// not; infinite if there is none.
     fn upper_bound(&self) -> f64 {
         let feasible = |bound| self.furthest(bound)[self.order.len()] == self.end();
         if !feasible(f64::MAX) {
@@ -70,17 +84,30 @@ impl<C: GroupCost> Line<'_, C> {
         }
         let whole = |&shape: &usize| self.cost(shape, 0, self.end());
         let alone = |&shape: &usize| self.cost(shape, 0, 1);
-        let mut high = self.order.iter().map(whole).fold(f64::INFINITY, f64::min).min(f64::MAX);
+        let mut high = self
+            .order
+            .iter()
+            .map(whole)
+            .fold(f64::INFINITY, f64::min)
+            .min(f64::MAX);
         let mut low = self.order.iter().map(alone).fold(f64::INFINITY, f64::min);
         if feasible(low) {
             return low;
         }
         while high > SLACK * low {
-            let middle = if low > 0.0 { low.sqrt() * high.sqrt() } else { high / 2.0 };
+            let middle = if low > 0.0 {
+                low.sqrt() * high.sqrt()
+            } else {
+                high / 2.0
+            };
             if middle <= low || middle >= high {
                 break;
             }
-            if feasible(middle) { high = middle } else { low = middle }
+            if feasible(middle) {
+                high = middle
+            } else {
+                low = middle
+            }
         }
         high
     }
@@ -92,7 +119,8 @@ impl<C: GroupCost> Line<'_, C> {
             return upper;
         }
         let (furthest, nearest) = (self.furthest(upper), self.nearest(upper));
-        // Row j over its window nearest[j]..=furthest[j]; row 0 is the single state "nothing placed".
+        // Row j over its window nearest[j]..=furthest[j]; row 0 is the single state "nothing
+        // placed".
         let mut row = vec![0.0];
         let mut window_from = 0;
         for (j, &shape) in (1..).zip(self.order) {
@@ -100,7 +128,8 @@ impl<C: GroupCost> Line<'_, C> {
             let mut k = window_from;
             let mut next = Vec::with_capacity(furthest[j] + 1 - nearest[j]);
             for i in nearest[j]..=furthest[j] {
-                // First k whose left side costs at least its right side, or the last of the window or i itself.
+                // First k whose left side costs at least its right side, or the last of the window
+                // or i itself.
                 let mut here = self.cost(shape, k, i.max(k));
                 let mut before = f64::INFINITY;
                 while k < last.min(i) && row[k - window_from] < here {
@@ -120,7 +149,8 @@ impl<C: GroupCost> Line<'_, C> {
     }
 }
 
-/// The plan of fixed workers, or of the best homogeneous MP degree when the stock is GPUs; groups in rank order.
+/// The plan of fixed workers, or of the best homogeneous MP degree when the stock is GPUs; groups
+/// in rank order.
 pub(super) fn solve<C: GroupCost>(cost: &C, stock: &Stock, cuts: &[usize]) -> Option<Placed> {
     let orders: Vec<Vec<usize>> = match stock {
         Stock::Gpus { free, degrees } => degrees
@@ -130,17 +160,34 @@ pub(super) fn solve<C: GroupCost>(cost: &C, stock: &Stock, cuts: &[usize]) -> Op
             .filter(|order| !order.is_empty())
             .collect(),
         Stock::Workers(counts) => {
-            vec![counts.iter().enumerate().flat_map(|(shape, &count)| std::iter::repeat_n(shape, count)).collect()]
+            vec![
+                counts
+                    .iter()
+                    .enumerate()
+                    .flat_map(|(shape, &count)| std::iter::repeat_n(shape, count))
+                    .collect(),
+            ]
         }
         Stock::Sequence(order) => vec![order.clone()],
     };
     let best = orders
         .into_iter()
-        .map(|order| (Line { cost, order: &order, cuts }.optimum(), order))
+        .map(|order| {
+            (
+                Line {
+                    cost,
+                    order: &order,
+                    cuts,
+                }
+                .optimum(),
+                order,
+            )
+        })
         .min_by(|(a, _), (b, _)| a.total_cmp(b))
         .filter(|(seconds, _)| seconds.is_finite())?;
     let (seconds, order) = best;
-    let groups = Search::new(cost, &Stock::Sequence(order.clone()), &Settled::default()).within(seconds)?;
+    let groups =
+        Search::new(cost, &Stock::Sequence(order.clone()), &Settled::default()).within(seconds)?;
     debug_assert!(makespan(cost, &groups) <= seconds);
     Some(balance::in_order(cost, &order, &groups))
 }

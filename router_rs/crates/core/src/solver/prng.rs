@@ -1,6 +1,8 @@
-//! A seeded generator of our own, so that a plan is the same on every platform and with every version of every crate.
+//! A seeded generator of our own, so that a plan is the same on every platform and with every
+//! version of every crate.
 
-/// `SplitMix64` (Steele, Lea and Flood 2014): 64 bits of state, passes `BigCrush`; enough for a local search.
+/// `SplitMix64` (Steele, Lea and Flood 2014): 64 bits of state, passes `BigCrush`; enough for a
+/// local search.
 pub(super) struct SplitMix64(u64);
 
 impl SplitMix64 {

@@ -1,7 +1,9 @@
-//! The part of a worker profile that the solvers read: per MP degree either the paper's `T` and `F`, or a worker's decode step
-//! time by batch with its slots, KV tokens and prefill rate. The whole format is `heddle_contracts.worker_profile`.
+//! The part of a worker profile that the solvers read: per MP degree either the paper's `T` and
+//! `F`, or a worker's decode step time by batch with its slots, KV tokens and prefill rate. The
+//! whole format is `heddle_contracts.worker_profile`.
 //!
-//! Invariants after parsing: step time never falls with the batch, throughput (batch / step time) never falls with the batch.
+//! Invariants after parsing: step time never falls with the batch, throughput (batch / step time)
+//! never falls with the batch.
 
 use std::collections::BTreeMap;
 
@@ -63,8 +65,8 @@ pub struct StepProfile {
 }
 
 impl StepProfile {
-    /// Seconds of one decode step at `batch`, each request with `context` tokens: linear between the profiled batches and
-    /// beyond the last; at the first batch's time below it.
+    /// Seconds of one decode step at `batch`, each request with `context` tokens: linear between
+    /// the profiled batches and beyond the last; at the first batch's time below it.
     pub fn step_seconds(&self, batch: f64, context: f64) -> f64 {
         let reading = self.seconds_per_context_token * context * batch.max(1.0);
         let above = self.batches.partition_point(|&at| at < batch);
@@ -85,13 +87,17 @@ pub struct Profile {
 }
 
 impl Profile {
-    /// Reads a profile from JSON, either form by degree. Fields that no solver needs are passed over.
+    /// Reads a profile from JSON, either form by degree. Fields that no solver needs are passed
+    /// over.
     ///
     /// # Errors
     /// [`SolveError::Profile`] with the path of the field.
     pub fn parse(json: &str) -> Result<Self, SolveError> {
-        let parsed: ProfileJson = serde_json::from_str(json)
-            .map_err(|error| SolveError::Profile { field: "degrees".to_owned(), problem: error.to_string() })?;
+        let parsed: ProfileJson =
+            serde_json::from_str(json).map_err(|error| SolveError::Profile {
+                field: "degrees".to_owned(),
+                problem: error.to_string(),
+            })?;
         let degrees = parsed
             .degrees
             .into_iter()
@@ -113,23 +119,36 @@ impl Profile {
     pub(super) fn degree(&self, degree: u32) -> Result<&DegreeProfile, SolveError> {
         self.degrees
             .get(&degree)
-            .ok_or_else(|| SolveError::DegreeNotInProfile { degree, available: self.degrees() })
+            .ok_or_else(|| SolveError::DegreeNotInProfile {
+                degree,
+                available: self.degrees(),
+            })
     }
 }
 
 fn wrong<T>(field: String, problem: &str) -> Result<T, SolveError> {
-    Err(SolveError::Profile { field, problem: problem.to_owned() })
+    Err(SolveError::Profile {
+        field,
+        problem: problem.to_owned(),
+    })
 }
 
 fn positive(field: &str, value: f64) -> Result<f64, SolveError> {
-    if value.is_finite() && value > 0.0 { Ok(value) } else { wrong(field.to_owned(), "must be a finite number > 0") }
+    if value.is_finite() && value > 0.0 {
+        Ok(value)
+    } else {
+        wrong(field.to_owned(), "must be a finite number > 0")
+    }
 }
 
 fn known(field: &str, value: f64) -> Result<f64, SolveError> {
     if value.is_finite() && value >= 0.0 {
         Ok(if value == 0.0 { f64::INFINITY } else { value })
     } else {
-        wrong(field.to_owned(), "must be a finite number >= 0 (0: not known)")
+        wrong(
+            field.to_owned(),
+            "must be a finite number >= 0 (0: not known)",
+        )
     }
 }
 
@@ -145,7 +164,11 @@ fn rising(field: &str, values: &[f64]) -> Result<(), SolveError> {
             );
         }
     }
-    if values.is_empty() { wrong(field.to_owned(), "must not be empty") } else { Ok(()) }
+    if values.is_empty() {
+        wrong(field.to_owned(), "must not be empty")
+    } else {
+        Ok(())
+    }
 }
 
 impl DegreeJson {
@@ -153,10 +176,16 @@ impl DegreeJson {
         match (self.t, &self.f, &self.batches, &self.step_seconds) {
             (Some(t), Some(f), None, None) => {
                 rising(&format!("{at}.F"), f)?;
-                Ok(DegreeProfile::Factors { t: positive(&format!("{at}.T"), t)?, f: f.clone() })
+                Ok(DegreeProfile::Factors {
+                    t: positive(&format!("{at}.T"), t)?,
+                    f: f.clone(),
+                })
             }
             (None, None, Some(_), Some(_)) => self.check_steps(at),
-            _ => wrong(at.to_owned(), "needs either T and F, or batches and step_seconds with slots"),
+            _ => wrong(
+                at.to_owned(),
+                "needs either T and F, or batches and step_seconds with slots",
+            ),
         }
     }
 
@@ -164,29 +193,42 @@ impl DegreeJson {
         let batches = self.batches.unwrap_or_default();
         let mut steps = self.step_seconds.unwrap_or_default();
         if batches.len() != steps.len() {
-            return wrong(format!("{at}.step_seconds"), "must have one value for each of batches");
+            return wrong(
+                format!("{at}.step_seconds"),
+                "must have one value for each of batches",
+            );
         }
         if batches.first() != Some(&1) || batches.windows(2).any(|pair| pair[0] >= pair[1]) {
             return wrong(format!("{at}.batches"), "must start at 1 and rise");
         }
         rising(&format!("{at}.step_seconds"), &steps)?;
         let batches: Vec<f64> = batches.into_iter().map(f64::from).collect();
-        // Where a larger batch yields less throughput, taking turns at the smaller one is as good: that is what it costs.
+        // Where a larger batch yields less throughput, taking turns at the smaller one is as good:
+        // that is what it costs.
         for right in 1..steps.len() {
             steps[right] = steps[right].min(steps[right - 1] * batches[right] / batches[right - 1]);
         }
         if self.slots == 0 {
-            return wrong(format!("{at}.slots"), "must be >= 1: how many requests run at once");
+            return wrong(
+                format!("{at}.slots"),
+                "must be >= 1: how many requests run at once",
+            );
         }
         let reading = self.seconds_per_context_token;
         if !(reading.is_finite() && reading >= 0.0) {
-            return wrong(format!("{at}.seconds_per_context_token"), "must be a finite number >= 0");
+            return wrong(
+                format!("{at}.seconds_per_context_token"),
+                "must be a finite number >= 0",
+            );
         }
         Ok(DegreeProfile::Steps(StepProfile {
             batches,
             step_seconds: steps,
             seconds_per_context_token: reading,
-            prefill_tokens_per_second: known(&format!("{at}.prefill_tokens_per_second"), self.prefill_tokens_per_second)?,
+            prefill_tokens_per_second: known(
+                &format!("{at}.prefill_tokens_per_second"),
+                self.prefill_tokens_per_second,
+            )?,
             kv_tokens: known(&format!("{at}.kv_tokens"), self.kv_tokens)?,
             slots: self.slots,
         }))

@@ -1,4 +1,5 @@
-//! Trajectories by predicted length, longest first. Ties keep the caller's order, so that a plan is a function of its input.
+//! Trajectories by predicted length, longest first. Ties keep the caller's order, so that a plan is
+//! a function of its input.
 
 use super::SolveError;
 
@@ -21,15 +22,29 @@ impl Ranking {
             return Err(SolveError::TooManyLengths(lengths.len()));
         }
         if !sigmas.is_empty() && sigmas.len() != lengths.len() {
-            return Err(SolveError::SigmaCount { sigmas: sigmas.len(), lengths: lengths.len() });
+            return Err(SolveError::SigmaCount {
+                sigmas: sigmas.len(),
+                lengths: lengths.len(),
+            });
         }
         for (field, values) in [("lengths", lengths), ("sigmas", sigmas)] {
-            if let Some(index) = values.iter().position(|value| !(value.is_finite() && *value >= 0.0)) {
-                return Err(SolveError::BadNumber { field, index, value: values[index] });
+            if let Some(index) = values
+                .iter()
+                .position(|value| !(value.is_finite() && *value >= 0.0))
+            {
+                return Err(SolveError::BadNumber {
+                    field,
+                    index,
+                    value: values[index],
+                });
             }
         }
-        // Non-negative floats order like their bits; inverted, the longest comes first and equal ones keep the input order.
-        let mut keys: Vec<(u64, u32)> = (0..).zip(lengths).map(|(index, length)| (!(length + 0.0).to_bits(), index)).collect();
+        // Non-negative floats order like their bits; inverted, the longest comes first and equal
+        // ones keep the input order.
+        let mut keys: Vec<(u64, u32)> = (0..)
+            .zip(lengths)
+            .map(|(index, length)| (!(length + 0.0).to_bits(), index))
+            .collect();
         keys.sort_unstable();
         let order: Vec<u32> = keys.iter().map(|&(_, index)| index).collect();
         let ranked = keys.iter().map(|&(key, _)| f64::from_bits(!key)).collect();
@@ -38,11 +53,16 @@ impl Ranking {
         } else {
             order.iter().map(|&index| sigmas[index as usize]).collect()
         };
-        Ok(Self { lengths: ranked, sigmas, order })
+        Ok(Self {
+            lengths: ranked,
+            sigmas,
+            order,
+        })
     }
 
-    /// Ranks at which the DP may cut, from 0 to n. Trajectories shorter than `threshold` are merged, in rank order, into blocks
-    /// of at least `threshold` tokens together (short-trajectory aggregation, paper §5.2).
+    /// Ranks at which the DP may cut, from 0 to n. Trajectories shorter than `threshold` are
+    /// merged, in rank order, into blocks of at least `threshold` tokens together (short-trajectory
+    /// aggregation, paper §5.2).
     pub(super) fn cuts(&self, threshold: f64) -> Vec<usize> {
         let n = self.lengths.len();
         let long = self.lengths.partition_point(|&length| length >= threshold);

@@ -1,8 +1,9 @@
 //! The paper's premise (§5.2): a group takes `longest x T x F(size)`, whoever else is in it.
 //!
-//! With a step profile, `T` is the step time at batch 1 and `F(s)` the step time at batch `s` over it, at the mean context of the
-//! workload; beyond the slots a group takes turns, so `F` grows with `s / slots`. It still knows no KV capacity, no prefill, no tool
-//! gaps and no uncertainty: see [`super::simulated_cost`] for a cost that agrees with a cluster.
+//! With a step profile, `T` is the step time at batch 1 and `F(s)` the step time at batch `s` over
+//! it, at the mean context of the workload; beyond the slots a group takes turns, so `F` grows with
+//! `s / slots`. It still knows no KV capacity, no prefill, no tool gaps and no uncertainty: see
+//! [`super::simulated_cost`] for a cost that agrees with a cluster.
 
 use super::cost::GroupCost;
 use super::profile::DegreeProfile;
@@ -18,7 +19,10 @@ impl Pace {
     fn at(&self, size: usize) -> f64 {
         match self.by_size.get(size - 1) {
             Some(&pace) => pace,
-            None => self.by_size[self.by_size.len() - 1] + self.slope_beyond * (size - self.by_size.len()) as f64,
+            None => {
+                self.by_size[self.by_size.len() - 1]
+                    + self.slope_beyond * (size - self.by_size.len()) as f64
+            }
         }
     }
 }
@@ -37,22 +41,32 @@ impl<'a> SizeOnlyCost<'a> {
         workload: &Workload,
     ) -> Result<Self, SolveError> {
         // A trajectory's context over its life, averaged over all tokens of the workload.
-        let (sum, squares) = lengths.iter().fold((0.0, 0.0), |(sum, squares), l| (sum + l, squares + l * l));
-        let grown = if sum > 0.0 { (1.0 + workload.input_per_output) * squares / sum / 2.0 } else { 0.0 };
+        let (sum, squares) = lengths
+            .iter()
+            .fold((0.0, 0.0), |(sum, squares), l| (sum + l, squares + l * l));
+        let grown = if sum > 0.0 {
+            (1.0 + workload.input_per_output) * squares / sum / 2.0
+        } else {
+            0.0
+        };
         let context = workload.context_tokens + grown;
         let paces = degrees
             .iter()
             .map(|&degree| {
                 Ok(match profile.degree(degree)? {
-                    DegreeProfile::Factors { t, f } => {
-                        Pace { by_size: f.iter().map(|factor| t * factor).collect(), slope_beyond: 0.0 }
-                    }
+                    DegreeProfile::Factors { t, f } => Pace {
+                        by_size: f.iter().map(|factor| t * factor).collect(),
+                        slope_beyond: 0.0,
+                    },
                     DegreeProfile::Steps(steps) => {
                         let by_size: Vec<f64> = (1..=steps.slots.min(lengths.len().max(1) as u32))
                             .map(|batch| steps.step_seconds(f64::from(batch), context))
                             .collect();
                         let slope_beyond = by_size[by_size.len() - 1] / by_size.len() as f64;
-                        Pace { by_size, slope_beyond }
+                        Pace {
+                            by_size,
+                            slope_beyond,
+                        }
                     }
                 })
             })
@@ -72,6 +86,10 @@ impl GroupCost for SizeOnlyCost<'_> {
 
     #[inline]
     fn cost(&self, shape: usize, head: usize, tail: usize) -> f64 {
-        if head == tail { 0.0 } else { self.lengths[head] * self.paces[shape].at(tail - head) }
+        if head == tail {
+            0.0
+        } else {
+            self.lengths[head] * self.paces[shape].at(tail - head)
+        }
     }
 }

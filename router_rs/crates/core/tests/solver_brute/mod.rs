@@ -1,4 +1,5 @@
-//! The definition of the problem, enumerated: every set partition of the trajectories, every MP degree for every group.
+//! The definition of the problem, enumerated: every set partition of the trajectories, every MP
+//! degree for every group.
 //!
 //! Nothing here knows of ranks, bounds or monotone costs. Exponential: at most eight trajectories.
 
@@ -10,23 +11,42 @@ pub enum Workers<'a> {
     Counts(&'a [usize]),
 }
 
-/// The lexicographically least costs, dearest first, over all plans. `costs[group][shape]`, a group being a bit set of
-/// trajectories. `None` if no plan is allowed.
-pub fn best_costs(n: usize, degrees: &[u32], costs: &[Vec<f64>], workers: &Workers<'_>) -> Option<Vec<f64>> {
+/// The lexicographically least costs, dearest first, over all plans. `costs[group][shape]`, a group
+/// being a bit set of trajectories. `None` if no plan is allowed.
+pub fn best_costs(
+    n: usize,
+    degrees: &[u32],
+    costs: &[Vec<f64>],
+    workers: &Workers<'_>,
+) -> Option<Vec<f64>> {
     let mut best = None;
     let mut blocks = Vec::new();
     partitions(0, n, &mut blocks, &mut |blocks| {
         let mut chosen = Vec::new();
         match workers {
             Workers::Gpus(gpus) => {
-                shapes(blocks, costs, &mut chosen, &mut best, gpus, &|left, shape| left.checked_sub(degrees[shape]));
+                shapes(
+                    blocks,
+                    costs,
+                    &mut chosen,
+                    &mut best,
+                    gpus,
+                    &|left, shape| left.checked_sub(degrees[shape]),
+                );
             }
             Workers::Counts(counts) => {
-                shapes(blocks, costs, &mut chosen, &mut best, &counts.to_vec(), &|left: &Vec<usize>, shape| {
-                    let mut left = left.clone();
-                    left[shape] = left[shape].checked_sub(1)?;
-                    Some(left)
-                });
+                shapes(
+                    blocks,
+                    costs,
+                    &mut chosen,
+                    &mut best,
+                    &counts.to_vec(),
+                    &|left: &Vec<usize>, shape| {
+                        let mut left = left.clone();
+                        left[shape] = left[shape].checked_sub(1)?;
+                        Some(left)
+                    },
+                );
             }
         }
     });
@@ -79,7 +99,10 @@ fn shapes<L>(
 /// Lexicographic order of costs, dearest first; a worker without trajectories costs nothing.
 fn less(a: &[f64], b: &[f64]) -> bool {
     for at in 0..a.len().max(b.len()) {
-        let (x, y) = (a.get(at).copied().unwrap_or(0.0), b.get(at).copied().unwrap_or(0.0));
+        let (x, y) = (
+            a.get(at).copied().unwrap_or(0.0),
+            b.get(at).copied().unwrap_or(0.0),
+        );
         if x.to_bits() != y.to_bits() {
             return x < y;
         }
