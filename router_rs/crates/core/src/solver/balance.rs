@@ -71,9 +71,9 @@ fn with_fewest_members<C: GroupCost>(
     while keeps - below > 1 {
         let middle = below + (keeps - below) / 2;
         if cost.cost(shape, head, middle) < bound {
-            below = middle
+            below = middle;
         } else {
-            keeps = middle
+            keeps = middle;
         }
     }
     // Of those sizes, the fewest that leave the others within their bound.
@@ -208,9 +208,9 @@ fn best_split<C: GroupCost>(cost: &C, groups: &[Group], shape: usize, bound: f64
         while right - left > 1 {
             let middle = left + (right - left) / 2;
             if kept(middle) >= taken(middle) {
-                right = middle
+                right = middle;
             } else {
-                left = middle
+                left = middle;
             }
         }
         for cut in [left.max(group.head + 1), right] {

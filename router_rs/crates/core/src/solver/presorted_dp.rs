@@ -44,9 +44,9 @@ impl<C: GroupCost> Line<'_, C> {
             while fails - fits > 1 {
                 let middle = fits + (fails - fits) / 2;
                 if self.cost(shape, from, middle) <= bound {
-                    fits = middle
+                    fits = middle;
                 } else {
-                    fails = middle
+                    fails = middle;
                 }
             }
             reached.push(fits);
@@ -64,9 +64,9 @@ impl<C: GroupCost> Line<'_, C> {
             while low < holds {
                 let middle = low + (holds - low) / 2;
                 if self.cost(shape, middle, to) <= bound {
-                    holds = middle
+                    holds = middle;
                 } else {
-                    low = middle + 1
+                    low = middle + 1;
                 }
             }
             needed.push(holds);
@@ -104,9 +104,9 @@ impl<C: GroupCost> Line<'_, C> {
                 break;
             }
             if feasible(middle) {
-                high = middle
+                high = middle;
             } else {
-                low = middle
+                low = middle;
             }
         }
         high

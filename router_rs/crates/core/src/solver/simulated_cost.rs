@@ -58,9 +58,9 @@ impl Pace {
             for _ in 0..60 {
                 let batch = f64::midpoint(low, high);
                 if batch * (1.0 + gap / at(batch)) < alive {
-                    low = batch
+                    low = batch;
                 } else {
-                    high = batch
+                    high = batch;
                 }
             }
             at(high) + gap
@@ -171,9 +171,9 @@ impl<'a> SimulatedCost<'a> {
         while fails - fits > 1 {
             let middle = fits + (fails - fits) / 2;
             if self.held(head, middle) <= pace.kv_tokens {
-                fits = middle
+                fits = middle;
             } else {
-                fails = middle
+                fails = middle;
             }
         }
         pace.most_alive.min((fits - head) as f64)
