@@ -11,13 +11,12 @@ from typing import Annotated
 
 import typer
 from heddle_contracts.worker_profile import WorkerProfile
+from heddle_core import CostName, SolverName
 
 from heddle_planner.plan_lengths import (
-    CostName,
     LengthsError,
     PlanOfLengths,
     Problem,
-    SolverName,
     plan_lengths,
     read_lengths,
 )

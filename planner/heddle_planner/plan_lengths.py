@@ -8,13 +8,11 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypedDict
+from typing import Any, TypedDict
 
 import heddle_core
 from heddle_contracts.worker_profile import WorkerProfile
-
-SolverName = Literal["dp", "anneal", "exact"]
-CostName = Literal["size_only", "simulated"]
+from heddle_core import CostName, SolverName
 
 
 class LengthsError(ValueError):

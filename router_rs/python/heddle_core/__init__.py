@@ -1,9 +1,57 @@
-"""Heddle's decision core (``Core``, ``replay``) and byte-path parsing (``scan_body``, ``splice``, ``StreamTap``)."""
+"""Heddle's decision core (``Core``, ``replay``), planning (``solve``) and byte-path parsing (``scan_body``,
+``splice``, ``StreamTap``).
+"""
 
 import warnings
 
 from heddle_core import _native
-from heddle_core._native import *  # noqa: F403
+from heddle_core._native import (
+    Answer,
+    Core,
+    Dispatch,
+    Expire,
+    Reject,
+    Scan,
+    StreamTap,
+    Withdraw,
+    read_answer,
+    replay,
+    scan_body,
+    solve,
+    splice,
+)
+from heddle_core.names import Dialect, FailureKind, HistoryUnit, Outcome
+from heddle_core.plans import CostName, PlannedWorker, SolvedPlan, SolverName
+
+Action = Dispatch | Reject | Withdraw | Expire
+"""What the core wants done."""
+
+__all__ = [
+    "Action",
+    "Answer",
+    "Core",
+    "CostName",
+    "Dialect",
+    "Dispatch",
+    "Expire",
+    "FailureKind",
+    "HistoryUnit",
+    "Outcome",
+    "PlannedWorker",
+    "Reject",
+    "Scan",
+    "SolvedPlan",
+    "SolverName",
+    "StreamTap",
+    "Withdraw",
+    "read_answer",
+    "replay",
+    "scan_body",
+    "solve",
+    "splice",
+]
 
 if _native.DEBUG_BUILD:
-    warnings.warn("heddle_core was built for debug and is slow; run `make install`", RuntimeWarning, stacklevel=2)
+    warnings.warn(
+        "heddle_core was built for debug and is slow; run `make install`", RuntimeWarning, stacklevel=2
+    )

@@ -1,18 +1,37 @@
 """Types of the native module. Time is always an argument: microseconds of one monotonic clock (``now``)."""
 
 from collections.abc import Sequence
-from typing import Any, Final, Literal, TypedDict, final, type_check_only
+from typing import Any, Final, final
 
 from typing_extensions import Buffer
 
-DEBUG_BUILD: Final[bool]
+from heddle_core.names import Dialect, FailureKind, HistoryUnit, Outcome
+from heddle_core.plans import CostName, SolvedPlan, SolverName
 
-Outcome = Literal["done", "aborted", "worker_lost", "client_error", "worker_error", "rejected", "timed_out"]
-FailureKind = Literal["unreachable", "overloaded", "worker_error"]
+__all__ = [
+    "DEBUG_BUILD",
+    "Answer",
+    "Core",
+    "Dispatch",
+    "Expire",
+    "Reject",
+    "Scan",
+    "StreamTap",
+    "Withdraw",
+    "read_answer",
+    "replay",
+    "scan_body",
+    "solve",
+    "splice",
+]
+
+DEBUG_BUILD: Final[bool]
 
 @final
 class Dispatch:
-    """Send this step to this worker now. ``priority`` is the engine's number, higher first (level x spacing)."""
+    """Send this step to this worker now. ``priority`` is the engine's number, higher first (level x
+    spacing).
+    """
 
     step: int
     worker: int
@@ -33,7 +52,9 @@ class Reject:
 
 @final
 class Withdraw:
-    """Cancel the running attempt of this step: its worker is gone. Then report attempt_failed or step_ended."""
+    """Cancel the running attempt of this step: its worker is gone. Then report attempt_failed or
+    step_ended.
+    """
 
     step: int
     worker: int
@@ -46,7 +67,7 @@ class Expire:
     trajectory: int
     reason: str
 
-Action = Dispatch | Reject | Withdraw | Expire
+_Action = Dispatch | Reject | Withdraw | Expire
 
 @final
 class Core:
@@ -69,13 +90,13 @@ class Core:
         kv_tokens: int,
         has_priority: bool,
         profile_json: str | None = None,
-    ) -> list[Action]: ...
-    def worker_draining(self, now: int, worker: int, generation: int) -> list[Action]: ...
-    def worker_down(self, now: int, worker: int, generation: int) -> list[Action]: ...
-    def worker_removed(self, now: int, worker: int, generation: int) -> list[Action]: ...
+    ) -> list[_Action]: ...
+    def worker_draining(self, now: int, worker: int, generation: int) -> list[_Action]: ...
+    def worker_down(self, now: int, worker: int, generation: int) -> list[_Action]: ...
+    def worker_removed(self, now: int, worker: int, generation: int) -> list[_Action]: ...
     def load_report(
         self, now: int, worker: int, generation: int, *, running: int, waiting: int, kv_used: int
-    ) -> list[Action]: ...
+    ) -> list[_Action]: ...
     # steps
     def step_arrived(
         self,
@@ -87,14 +108,14 @@ class Core:
         prompt_tokens: int,
         body: Any = None,
         pinned_worker: int | None = None,
-    ) -> list[Action]:
+    ) -> list[_Action]:
         """``body``: the Scan of the request; its hash chain serves cache-aware placement only."""
-    def first_byte(self, now: int, step: int) -> list[Action]: ...
-    def step_aborting(self, now: int, step: int) -> list[Action]:
+    def first_byte(self, now: int, step: int) -> list[_Action]: ...
+    def step_aborting(self, now: int, step: int) -> list[_Action]:
         """The client left; the abort is on its way. Later steps of this trajectory wait for step_ended."""
     def attempt_failed(
         self, now: int, step: int, worker: int, generation: int, kind: FailureKind
-    ) -> list[Action]:
+    ) -> list[_Action]:
         """The attempt ended and no byte of an answer reached the client: another worker, or a Reject."""
     def step_ended(
         self,
@@ -105,15 +126,15 @@ class Core:
         prompt_tokens: int,
         output_tokens: int,
         cached_tokens: int,
-    ) -> list[Action]: ...
+    ) -> list[_Action]: ...
     # knowledge
-    def predicted(self, now: int, trajectory: int, mean: float, sigma: float) -> list[Action]: ...
-    def install_plan(self, now: int, plan_json: str) -> list[Action]: ...
-    def set_policy(self, now: int, policy_json: str) -> list[Action]: ...
-    def trajectory_finished(self, now: int, trajectory: int) -> list[Action]: ...
+    def predicted(self, now: int, trajectory: int, mean: float, sigma: float) -> list[_Action]: ...
+    def install_plan(self, now: int, plan_json: str) -> list[_Action]: ...
+    def set_policy(self, now: int, policy_json: str) -> list[_Action]: ...
+    def trajectory_finished(self, now: int, trajectory: int) -> list[_Action]: ...
     # time
     def poll_timeout(self) -> int | None: ...
-    def handle_timeout(self, now: int) -> list[Action]: ...
+    def handle_timeout(self, now: int) -> list[_Action]: ...
     # looking in
     def policy_json(self) -> str: ...
     def trajectory_view(self, trajectory: int) -> dict[str, Any] | None: ...
@@ -124,32 +145,77 @@ class Core:
         """JSON lines of (now, event) since the last call; empty when journalling is off."""
 
 def replay(journal: bytes, policy_json: str | None = None) -> dict[str, Any]:
-    """Runs a journal through a fresh core: {"events", "actions", "digest"}; equal digests mean equal decisions."""
+    """Runs a journal through a fresh core: {"events", "actions", "digest"}; equal digests mean equal
+    decisions.
+    """
 
 # ---------------------------------------------------------------------------------------------- wire
 
-Dialect = Literal["chat", "completions", "generate"]
-
 @final
 class Scan:
-    """What one pass over a request body found. The body is not copied and not changed."""
+    """What one pass over a request body found. Hashes are 64-bit and say nothing across releases."""
 
-    dialect: str
-    model: str | None
-    stream: bool
-    include_usage: bool | None
-    choices: int
-    max_tokens: int | None
-    prompt_tokens: int
-    messages: int
-    assistant_turns: int
-    fields: dict[str, str]
-    def chain(self) -> list[int]: ...
+    TEXT_BLOCK: Final[int]
+    TOKEN_BLOCK: Final[int]
+    @property
+    def dialect(self) -> Dialect: ...
+    @property
+    def model(self) -> str | None: ...
+    @property
+    def stream(self) -> bool: ...
+    @property
+    def include_usage(self) -> bool | None:
+        """``stream_options.include_usage``; None where it is absent or no boolean."""
+    @property
+    def choices(self) -> int:
+        """Answers asked for: ``n``, at least 1."""
+    @property
+    def max_tokens(self) -> int | None: ...
+    @property
+    def prompt_tokens(self) -> int:
+        """Exact for token ids; for text an estimate of four bytes a token, tools included."""
+    @property
+    def messages(self) -> int:
+        """Messages in a chat body; 0 in the other dialects."""
+    @property
+    def assistant_turns(self) -> int: ...
+    @property
+    def unit(self) -> HistoryUnit:
+        """What lengths of the history count: chat messages, bytes of text, token ids; opaque: a batch, or
+        nothing.
+        """
+    @property
+    def history_length(self) -> int: ...
+    @property
+    def head(self) -> int:
+        """Hash of a leading system or developer message; in the text dialects of the first block. 0 without
+        one.
+        """
+    @property
+    def fields(self) -> dict[str, str]:
+        """Strings that may name a trajectory, by dotted path (``metadata.session_id``); known paths only."""
+    def chain(self) -> list[int]:
+        """Hashes of prefixes. Chat: ``chain[i]`` covers messages 0..=i. Other dialects: ``chain[i]`` covers
+        the first i + 1 whole blocks of TEXT_BLOCK bytes or TOKEN_BLOCK tokens.
+        """
     def message_hashes(self) -> list[int]: ...
     def roles(self) -> list[str]: ...
-    def prefix_hash(self, length: int) -> int | None: ...
+    def assistant_positions(self) -> list[int]:
+        """Indices of the assistant's messages, ascending."""
+    def call_ids(self) -> list[int]:
+        """Hashes of the tool-call ids named in the history."""
+    def anchors(self) -> list[int]:
+        """Hashes of how the lines of the messages start; reads the body again."""
+    def prefix_hash(self, length: int) -> int | None:
+        """Hash of the first ``length`` units of the history; None beyond its end and for opaque ones."""
+    def span_hash(self, start: int, length: int) -> int | None:
+        """Hash of ``length`` bytes or tokens of a prompt from ``start``; None in chat and out of range."""
 
-def scan_body(body: bytes, dialect: Dialect) -> Scan: ...
+def scan_body(body: bytes, dialect: Dialect) -> Scan:
+    """Raises ValueError, with the position: no JSON, no object, no UTF-8, nested deeper than 512. Types are
+    not checked.
+    """
+
 def splice(
     body: bytes,
     scan: Scan,
@@ -158,50 +224,70 @@ def splice(
     priority: int | None,
     ask_usage: bool,
     drop: list[str] = ...,
-) -> bytes: ...
+) -> bytes:
+    """The body with ``rid`` and ``priority`` set, usage asked for if it streams, top-level members in
+    ``drop`` gone.
+
+    Every other byte stays. Raises ValueError if ``scan`` is of another body, or ``rid`` is not of letters,
+    digits, -_.:
+    """
+
 @final
 class StreamTap:
     """Reads an event stream beside the bytes; hides the usage-only chunk when told to."""
 
     def __new__(cls, dialect: Dialect, *, hide_usage: bool) -> StreamTap: ...
-    def feed(self, chunk: bytes) -> bytes: ...
-    def finish(self) -> bytes: ...
+    def feed(self, chunk: bytes) -> bytes:
+        """What goes to the client now: the chunk itself unless something is held back, released or hidden."""
+    def finish(self) -> bytes:
+        """To be called at the end of the stream: bytes still held back."""
     def answer(self) -> Answer: ...
 
 @final
 class Answer:
     """What an answer said: ``None`` where it said nothing."""
 
-    prompt_tokens: int | None
-    output_tokens: int | None
-    cached_tokens: int | None
-    finish_reasons: list[str]
-    tool_names: list[str]
-    answer_hashes: list[int]
-    chunks: int
-    done: bool
-    error: str | None
+    @property
+    def prompt_tokens(self) -> int | None: ...
+    @property
+    def output_tokens(self) -> int | None: ...
+    @property
+    def cached_tokens(self) -> int | None: ...
+    @property
+    def finish_reasons(self) -> list[str]:
+        """Of each choice that has one, by index."""
+    @property
+    def tool_names(self) -> list[str]:
+        """Of each call, by choice and index; repeats stay."""
+    @property
+    def answer_hashes(self) -> list[int]:
+        """One a choice. Chat: equal to the message's hash in the next request. Other dialects: of the exact
+        text.
+        """
+    @property
+    def text_spans(self) -> list[tuple[int, int]]:
+        """Text dialects: (bytes, hash) of each choice's text, to be compared with Scan.span_hash."""
+    @property
+    def token_spans(self) -> list[tuple[int, int]]:
+        """The same in tokens, where the worker gave token ids."""
+    @property
+    def call_ids(self) -> list[int]: ...
+    @property
+    def anchors(self) -> list[int]:
+        """Hashes of how the text starts, to be looked for in Scan.anchors()."""
+    @property
+    def chunks(self) -> int:
+        """Pieces that carried output: about one a token in a stream."""
+    @property
+    def done(self) -> bool:
+        """The stream said [DONE]; a whole body was read and is no error."""
+    @property
+    def error(self) -> str | None: ...
 
-def read_answer(body: bytes, dialect: Dialect) -> Answer: ...
+def read_answer(body: bytes, dialect: Dialect) -> Answer:
+    """Raises ValueError if the body is no JSON."""
 
-# -------------------------------------------------------------------------------------------- solver
-
-@type_check_only
-class PlannedWorker(TypedDict):
-    """One worker of a plan: indices into ``lengths``, longest first; cost in seconds."""
-
-    degree: int
-    members: list[int]
-    cost: float
-
-@type_check_only
-class SolvedPlan(TypedDict):
-    """Workers in the order of the ranks they take, longest trajectories first; ``seconds`` is the time to solve."""
-
-    makespan: float
-    gpus_used: int
-    seconds: float
-    workers: list[PlannedWorker]
+# ------------------------------------------------------------------------------------------ solver
 
 def solve(
     lengths: Sequence[float] | Buffer,
@@ -211,8 +297,8 @@ def solve(
     profile_json: str,
     sigmas: Sequence[float] | Buffer | None = None,
     workers: Sequence[int] | None = None,
-    solver: Literal["dp", "anneal", "exact"] = "exact",
-    cost: Literal["size_only", "simulated"] = "size_only",
+    solver: SolverName = "exact",
+    cost: CostName = "size_only",
     context_tokens: float = 0.0,
     cold_tokens: float = 0.0,
     input_per_output: float = 0.0,
@@ -222,9 +308,10 @@ def solve(
 ) -> SolvedPlan:
     """Cuts trajectories of these predicted output tokens into groups, one a worker, of least makespan.
 
-    ``workers`` fixes the MP degrees; else the solver chooses workers of ``degrees`` on ``gpus`` GPUs. ``profile_json`` is a
-    WorkerProfile or its short form. ``sigmas``: standard deviation of each prediction, tokens (``simulated`` only).
-    ``context_tokens`` a trajectory holds now, ``cold_tokens`` of them to prefill first; with each output token come
-    ``input_per_output`` tokens of tool results and ``tool_seconds_per_output`` of tool gap. The GIL is released.
-    Buffers are C doubles. Raises ValueError naming the field.
+    ``workers`` fixes the MP degrees; else the solver chooses workers of ``degrees`` on ``gpus`` GPUs.
+    ``profile_json`` is a WorkerProfile or its short form. ``sigmas``: standard deviation of each prediction,
+    tokens (``simulated`` only). A trajectory holds ``context_tokens`` now, ``cold_tokens`` of them are to be
+    prefilled first; with each output token come ``input_per_output`` tokens of tool results and
+    ``tool_seconds_per_output`` of tool gap. The GIL is released. Buffers are C doubles. Raises ValueError
+    naming the field.
     """

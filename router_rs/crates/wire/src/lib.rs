@@ -1,1 +1,38 @@
 //! Reading request and answer bytes without changing them.
+//!
+//! Every request body and every answer passes through here once, as bytes:
+//!
+//! * [`scan_body`] reads what routing needs (model, stream, sizes, identity strings, a hash of each message)
+//!   and remembers where the top-level members lie;
+//! * [`splice`] uses those spans to set `rid`, `priority` and `include_usage` and leaves every other byte alone;
+//! * [`StreamTap`] reads an event stream beside the bytes that go to the client;
+//! * [`read_answer`] does the same for a whole answer.
+//!
+//! A message in a request and the answer it came from hash to the same number ([`hash`]), which is how a
+//! conversation is recognised without any tag. Nothing here validates types: what is wrong but is JSON goes
+//! to the worker, and the worker decides.
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod answer;
+mod arguments;
+mod cursor;
+mod dialect;
+mod fields;
+pub mod hash;
+mod message;
+mod prompt;
+mod reply;
+mod scan;
+mod splice;
+mod sse;
+mod tap;
+
+pub use answer::Answer;
+pub use cursor::{JsonError, Reason};
+pub use dialect::Dialect;
+pub use prompt::{Prompt, TEXT_BLOCK, TOKEN_BLOCK};
+pub use reply::read_answer;
+pub use scan::{Role, Scan, Unit, message_anchors, scan_body};
+pub use splice::{Edits, splice};
+pub use tap::{Output, StreamTap};

@@ -1,0 +1,87 @@
+# The one list of commands: people, hooks and CI use these. `make` alone prints it.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PARTS := contracts cli worker_shim gateway planner
+EDITABLE := contracts "cli[replay]" worker_shim gateway planner
+CARGO := cargo
+MANIFEST := router_rs/Cargo.toml
+RUST_SOURCES := $(shell find router_rs -name target -prune -o \( -name '*.rs' -o -name 'Cargo.*' -o -name '*.py' -o -name pyproject.toml \) -print)
+
+.PHONY: help
+help: ## This list
+	@grep -hE '^[a-z][a-z-]*:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | column -t -s "$$(printf '\t')"
+
+.PHONY: install
+install: $(VENV)/.parts $(VENV)/.native ## Build and install everything into .venv (safe to repeat)
+
+$(VENV)/bin/python:
+	@command -v $(CARGO) >/dev/null || { echo "Rust is needed to build the core: install rustup (Debian: apt install rustup), then 'rustup default stable'." >&2; exit 1; }
+	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, this is " + sys.version) if sys.version_info < (3, 11) else None'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.tools: constraints.txt requirements-dev.txt | $(VENV)/bin/python
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -r requirements-dev.txt
+	@touch $@
+
+$(VENV)/.native: $(RUST_SOURCES) $(VENV)/.tools
+	cd router_rs && VIRTUAL_ENV=$(CURDIR)/$(VENV) PATH="$(CURDIR)/$(BIN):$$PATH" maturin develop --release --locked --quiet
+	@touch $@
+
+$(VENV)/.parts: $(PARTS:%=%/pyproject.toml) $(VENV)/.native
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-build-isolation -c constraints.txt $(EDITABLE:%=-e %)
+	@touch $@
+
+.PHONY: demo
+demo: install ## The main job: 96 agents on 5 emulated workers under three policies, compared
+	$(BIN)/heddle demo
+
+.PHONY: up
+up: install ## Serve on http://127.0.0.1:8000 with emulated workers until Ctrl-C
+	$(BIN)/heddle up
+
+.PHONY: test
+test: test-rust test-python ## All tests: fast ones first, then services, then whole systems
+
+.PHONY: test-rust
+test-rust: ## Unit and property tests of the Rust crates
+	$(CARGO) test --quiet --locked --manifest-path $(MANIFEST) --workspace --exclude heddle-py
+
+.PHONY: test-python
+test-python: install bench-tools ## Python tests over real sockets
+	$(BIN)/pytest -q -m "not services and not system and not real_sglang and not gpu"
+	$(BIN)/pytest -q -m "services or system"
+
+.PHONY: lint
+lint: install ## ruff, mypy strict, clippy, rustfmt, stubtest, import table
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(CARGO) fmt --manifest-path $(MANIFEST) --all --check
+	$(CARGO) clippy --quiet --locked --manifest-path $(MANIFEST) --workspace --all-targets -- -D warnings
+	$(BIN)/python -m mypy.stubtest heddle_core._native
+	$(BIN)/pytest -q tests/test_architecture.py
+
+.PHONY: format
+format: install ## Format Python and Rust
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(CARGO) fmt --manifest-path $(MANIFEST) --all
+
+.PHONY: bench-tools
+bench-tools: ## Build the compiled load generator and mock upstream
+	$(CARGO) build --quiet --release --locked --manifest-path $(MANIFEST) -p heddle-loadgen
+
+.PHONY: bench
+bench: install bench-tools ## Decision core, wire, and gateway against direct and sglang-router
+	$(CARGO) bench --quiet --locked --manifest-path $(MANIFEST) -p heddle-core
+	$(BIN)/python benchmarks/bench_wire.py
+	$(BIN)/heddle bench gateway --peer sglang-router --json out/bench-gateway.json
+
+.PHONY: clean
+clean: ## Remove what was built
+	rm -rf $(VENV) router_rs/target out

@@ -1,0 +1,122 @@
+"""Client of a gateway's admin API (`/admin/v1`), for people and scripts.
+
+Errors come out as `CommandFailed`: UNREACHABLE when nothing answers, FAILED with the problem's text
+otherwise.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import httpx
+import typer
+
+from heddle_cli.exit_codes import CommandFailed, Exit
+
+DEFAULT_GATEWAY = "http://127.0.0.1:8000"
+TIMEOUT_S = 30.0
+
+Gateway = Annotated[
+    str, typer.Option("--gateway", envvar="HEDDLE_GATEWAY", help="URL of the gateway.", show_default=True)
+]
+Key = Annotated[
+    str | None,
+    typer.Option(
+        "--key", envvar="HEDDLE_ADMIN_KEYS", help="Admin key; the first one of a list.", show_default=False
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")]
+
+
+def path_of(trajectory_id: str) -> str:
+    """The id as one path segment. A dot is escaped too: clients take `..` out of a path."""
+    return quote(trajectory_id, safe="").replace(".", "%2E")
+
+
+class AdminClient:
+    """One gateway's admin API; answers are parsed JSON."""
+
+    def __init__(self, gateway: str, key: str | None = None) -> None:
+        self._gateway = gateway.rstrip("/")
+        headers = {"authorization": f"Bearer {_first(key)}"} if key else {}
+        try:
+            self._http = httpx.Client(
+                base_url=self._gateway, headers=headers, timeout=TIMEOUT_S, trust_env=False
+            )
+        except (httpx.InvalidURL, ValueError) as error:
+            raise CommandFailed(Exit.USAGE, f"--gateway {gateway}: {error}") from error
+
+    def get(self, path: str, params: Mapping[str, Any] | None = None) -> Any:
+        return self._ask("GET", path, params=params)
+
+    def post(self, path: str, body: Any = None, params: Mapping[str, Any] | None = None) -> Any:
+        return self._ask("POST", path, params=params, body=body)
+
+    def put(self, path: str, body: Any) -> Any:
+        return self._ask("PUT", path, body=body)
+
+    def delete(self, path: str) -> Any:
+        return self._ask("DELETE", path)
+
+    def pages(self, path: str, params: Mapping[str, Any]) -> Iterator[Any]:
+        """The pages of a list, following its cursors."""
+        cursor = None
+        while True:
+            page = self.get(path, {**params, "cursor": cursor})
+            yield page
+            cursor = page["next_cursor"]
+            if cursor is None:
+                return
+
+    def _ask(
+        self, method: str, path: str, *, params: Mapping[str, Any] | None = None, body: Any = None
+    ) -> Any:
+        known = {name: value for name, value in (params or {}).items() if value is not None}
+        try:
+            answer = self._http.request(method, f"/admin/v1{path}", params=known, json=body)
+        except (httpx.TransportError, httpx.UnsupportedProtocol) as error:
+            raise CommandFailed(
+                Exit.UNREACHABLE,
+                f"cannot reach a gateway at {self._gateway} ({error}). "
+                "Start one with `heddle up`, or name yours with --gateway.",
+            ) from error
+        if answer.is_success:
+            try:
+                return answer.json()
+            except ValueError as error:
+                raise CommandFailed(
+                    Exit.FAILED, f"{self._gateway} does not answer like a Heddle gateway"
+                ) from error
+        raise CommandFailed(Exit.FAILED, _explained(answer))
+
+
+def _first(keys: str) -> str:
+    """The gateway's own variable may hold several keys, with commas between them or as a JSON list."""
+    if keys.lstrip().startswith("["):
+        try:
+            found = json.loads(keys)
+        except ValueError:
+            return keys
+        return str(found[0]) if found else ""
+    return keys.split(",")[0].strip()
+
+
+def _explained(answer: httpx.Response) -> str:
+    try:
+        problem = answer.json()
+    except ValueError:
+        problem = None
+    if isinstance(problem, dict) and "detail" in problem:
+        lines = [str(problem["detail"])]
+        if problem.get("allowed"):
+            lines.append(f"allowed: {', '.join(str(value) or repr(value) for value in problem['allowed'])}")
+        if problem.get("fix"):
+            lines.append(str(problem["fix"]))
+        return "\n".join(lines)
+    if isinstance(problem, dict) and isinstance(problem.get("error"), dict):
+        message = str(problem["error"].get("message", answer.text))
+        if answer.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
+            message += "\nGive the admin key with --key or HEDDLE_ADMIN_KEYS."
+        return message
+    return f"the gateway answered {answer.status_code}: {answer.text[:200]}"

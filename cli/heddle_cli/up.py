@@ -1,0 +1,227 @@
+"""`heddle up`: a gateway and, where no running server is named, emulated workers, until Ctrl-C.
+
+The parts are child processes of the same interpreter, joined by their command lines only. Whatever happens,
+no child outlives this process.
+"""
+
+import asyncio
+import json
+import os
+import shlex
+import signal
+import socket
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import httpx
+import typer
+
+from heddle_cli.child_process import Child
+from heddle_cli.exit_codes import CommandFailed, Exit
+
+# Longer than the gateway's own grace for running steps.
+GATEWAY_GRACE_S = 45.0
+WORKER_GRACE_S = 5.0
+POLL_S = 0.05
+
+app = typer.Typer(add_completion=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to start. ``workers``: URLs of running servers; ``tp``: degrees to emulate, or None."""
+
+    host: str
+    port: int
+    workers: tuple[str, ...]
+    tp: str | None
+    config: Path | None
+    speed: float
+    model: str | None
+    gateway_options: tuple[str, ...]
+    start_timeout_s: float
+
+    @property
+    def base_url(self) -> str:
+        """Where this machine reaches the gateway."""
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)
+        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
+
+
+@app.command()
+def up(
+    worker: Annotated[
+        list[str] | None, typer.Option(help="URL of a running server; may be given more than once.")
+    ] = None,
+    config: Annotated[Path | None, typer.Option(help="TOML file of the gateway's settings.")] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on (default 127.0.0.1).")] = None,
+    port: Annotated[int | None, typer.Option(min=1, max=65535, help="Port (default 8000).")] = None,
+    tp: Annotated[str, typer.Option(help="MP degrees of the emulated workers.")] = "4,2,1,1,1",
+    speed: Annotated[float, typer.Option(help="Emulated seconds per real second.")] = 1.0,
+    model: Annotated[str | None, typer.Option(help="Model name of the emulated workers.")] = None,
+    order: Annotated[str | None, typer.Option(help="Who is next in a worker's queue.")] = None,
+    placement: Annotated[str | None, typer.Option(help="Which worker a step goes to.")] = None,
+    admission: Annotated[str | None, typer.Option(help="Whether a step waits in the gateway.")] = None,
+    database: Annotated[str | None, typer.Option(help="SQLite file or URL of the history.")] = None,
+    start_timeout: Annotated[float, typer.Option(help="Seconds to wait for a ready worker.")] = 60.0,
+) -> None:
+    """Serve until Ctrl-C; prints the base_url to give to agents."""
+    settings = _settings_of(config)
+    workers = tuple(worker or ())
+    has_workers = bool(workers or settings.get("workers") or os.environ.get("HEDDLE_WORKERS"))
+    named = {"--order": order, "--placement": placement, "--admission": admission, "--database": database}
+    plan = Plan(
+        host=host or os.environ.get("HEDDLE_HOST") or settings.get("host") or "127.0.0.1",
+        port=port or _port(os.environ.get("HEDDLE_PORT") or settings.get("port") or 8000),
+        workers=workers,
+        tp=None if has_workers else tp,
+        config=config,
+        speed=speed,
+        model=model,
+        gateway_options=tuple(
+            part for name, value in named.items() if value is not None for part in (name, value)
+        ),
+        start_timeout_s=start_timeout,
+    )
+    asyncio.run(_serve(plan))
+
+
+def _settings_of(config: Path | None) -> dict[str, Any]:
+    """The file's host, port and workers; the gateway judges the rest."""
+    if config is None:
+        return {}
+    try:
+        return tomllib.loads(config.read_text())
+    except (OSError, ValueError) as error:
+        raise CommandFailed(Exit.USAGE, f"--config {config}: {error}") from error
+
+
+def _port(value: Any) -> int:
+    try:
+        return int(value)
+    except ValueError:
+        raise CommandFailed(Exit.USAGE, f"{value!r} is not a port") from None
+
+
+def check_port_is_free(host: str, port: int) -> None:
+    """Raises CommandFailed when nothing can listen there, before anything was started."""
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except OSError as error:
+        raise CommandFailed(
+            Exit.FAILED, f"cannot listen on {host}:{port} ({error.strerror}). Choose another --port."
+        ) from error
+
+
+async def _serve(plan: Plan) -> None:
+    check_port_is_free(plan.host, plan.port)
+    stop = asyncio.Event()
+    children: list[Child] = []
+    _on_signals(stop, children)
+    try:
+        await _until_stopped(stop, plan, children)
+    finally:
+        # The gateway first: its running steps still need their workers.
+        for child in reversed(children):
+            await child.stop(GATEWAY_GRACE_S if child.name == "gateway" else WORKER_GRACE_S)
+
+
+def _on_signals(stop: asyncio.Event, children: list[Child]) -> None:
+    """The first SIGINT or SIGTERM stops in order, a second one at once."""
+
+    def stop_or_kill() -> None:
+        if stop.is_set():
+            for child in children:
+                child.kill()
+        stop.set()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop_or_kill)
+
+
+async def _until_stopped(stop: asyncio.Event, plan: Plan, children: list[Child]) -> None:
+    """Starts everything, then waits for the stop. Raises CommandFailed when a part ends by itself."""
+    stopping = asyncio.create_task(stop.wait())
+    starting = asyncio.create_task(_start(plan, children))
+    await asyncio.wait({stopping, starting}, return_when=asyncio.FIRST_COMPLETED)
+    if not starting.done():
+        starting.cancel()
+        await asyncio.wait({starting})
+        return
+    starting.result()
+    await asyncio.wait({stopping, *(child.ended for child in children)}, return_when=asyncio.FIRST_COMPLETED)
+    if not stop.is_set():
+        dead = next(child for child in children if child.exit_code is not None)
+        stopping.cancel()
+        raise CommandFailed(Exit.FAILED, f"{dead.death()}; stopping the rest")
+    print("\nheddle: stopping", flush=True)
+
+
+async def _start(plan: Plan, children: list[Child]) -> None:
+    workers = plan.workers
+    if plan.tp is not None:
+        options = ["--tp", plan.tp, "--base-port", "0", "--speed", str(plan.speed)]
+        options += ["--model", plan.model] if plan.model else []
+        emulated = await Child.start("emulate", options, listens=True)
+        children.append(emulated)
+        workers = tuple((await emulated.ready_line(plan.start_timeout_s))["workers"])
+    options = ["--host", plan.host, "--port", str(plan.port)]
+    options += [part for url in workers for part in ("--worker", url)]
+    options += ["--config", str(plan.config)] if plan.config else []
+    gateway = await Child.start("gateway", [*options, *plan.gateway_options])
+    children.append(gateway)
+    models = await _wait_until_ready(plan, gateway, len(workers) if plan.tp is not None else 1)
+    _greet(plan, workers, models)
+
+
+async def _wait_until_ready(plan: Plan, gateway: Child, wanted: int) -> list[str]:
+    """Waits until ``wanted`` workers are active; returns the models served.
+
+    Emulated workers are all waited for. Of running servers one is enough: the rest may still be loading.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + plan.start_timeout_s
+    waiting_for = "the gateway"
+    async with httpx.AsyncClient(base_url=plan.base_url, trust_env=False, timeout=2.0) as http:
+        while loop.time() < deadline:
+            if gateway.exit_code is not None:
+                raise CommandFailed(Exit.FAILED, f"{gateway.death()}")
+            try:
+                answer = await http.get("/ready")
+                active = answer.json()["workers"].get("active", 0)
+                if answer.is_success and active >= wanted:
+                    listed = await http.get("/v1/models")
+                    return [model["id"] for model in listed.json()["data"]] if listed.is_success else []
+                waiting_for = f"workers ({active} of {wanted} active)"
+            except httpx.TransportError:
+                pass
+            except (ValueError, KeyError, TypeError) as error:
+                raise CommandFailed(
+                    Exit.FAILED, f"{plan.base_url} does not answer like a Heddle gateway"
+                ) from error
+            await asyncio.sleep(POLL_S)
+    raise CommandFailed(Exit.FAILED, f"waited {plan.start_timeout_s:g} s for {waiting_for}")
+
+
+def _greet(plan: Plan, workers: tuple[str, ...], models: list[str]) -> None:
+    kind = "emulated" if plan.tp is not None else "given"
+    body = json.dumps({"model": (models or ["MODEL"])[0], "messages": [{"role": "user", "content": "hello"}]})
+    curl = [
+        "curl",
+        f"{plan.base_url}/v1/chat/completions",
+        "-H",
+        "content-type: application/json",
+        "-d",
+        body,
+    ]
+    print(f"heddle is up with {len(workers) or 'configured'} {kind} workers, models: {', '.join(models)}")
+    print(f"  base_url  {plan.base_url}/v1")
+    print(f"  try       {shlex.join(curl)}")
+    print(f"  look      heddle trajectories ls --gateway {plan.base_url}")
+    print("Ctrl-C stops.", flush=True)

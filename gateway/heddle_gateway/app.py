@@ -1,0 +1,290 @@
+"""The composition root: the one place where the gateway's parts meet.
+
+``create_app`` builds the parts and the application; nothing starts before its lifespan does.
+
+Invariant: parts know each other through the protocols they declare; only this file knows who fulfils them.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse
+from heddle_contracts.admin import EndReason, HistoryStats, StepCounts
+from heddle_contracts.steps import Outcome
+from starlette.exceptions import HTTPException
+from starlette.types import Receive, Scope, Send
+
+from heddle_gateway import __version__
+from heddle_gateway.asgi.access import AccessRule
+from heddle_gateway.asgi.client_path import route_path
+from heddle_gateway.asgi.cors import CorsLayer
+from heddle_gateway.asgi.front_door import App, FrontDoor
+from heddle_gateway.asgi.host import HostRule
+from heddle_gateway.dialects.errors import error_type
+from heddle_gateway.fleet.address import parse_worker_url
+from heddle_gateway.fleet.errors import AddressRefused
+from heddle_gateway.fleet.events import WorkerFacts, WorkerSpec
+from heddle_gateway.fleet.features import EngineKind, PrioritySense
+from heddle_gateway.fleet.registry import Fleet
+from heddle_gateway.fleet.tuning import FleetTuning
+from heddle_gateway.identity import TrajectoryBook
+from heddle_gateway.identity.urls import split_path
+from heddle_gateway.live.directory import Directory, LiveTrajectory
+from heddle_gateway.live.driver import Driver, PolicyRefused, new_core
+from heddle_gateway.live.journal import JournalWriter
+from heddle_gateway.routes.admin import AdminDeps, admin_router
+from heddle_gateway.routes.admin_fleet import FleetControl
+from heddle_gateway.routes.admin_live import LiveListing
+from heddle_gateway.routes.data import data_endpoints
+from heddle_gateway.routes.ops import OpsDeps, ops_router
+from heddle_gateway.routes.registry import RegistryDeps, registry_router, session_router
+from heddle_gateway.routes.registry_live import FrameworkView
+from heddle_gateway.serve_step import StepServer
+from heddle_gateway.settings import Settings, WorkerSetting
+from heddle_gateway.store.engine import open_engine
+from heddle_gateway.store.history_reader import HistoryReader
+from heddle_gateway.store.step_writer import StepWriter
+from heddle_gateway.telemetry.history import HistoryLimits, HistoryWriter
+from heddle_gateway.telemetry.metrics import Metrics
+from heddle_gateway.upstream.forward import Upstream
+from heddle_gateway.upstream.pool import PoolLimits
+
+log = logging.getLogger(__name__)
+
+HISTORY_CLOSE_S: Final = 10.0
+HISTORY_COUNTERS: Final = ("put", "written", "dropped", "refused", "recovered", "failed_writes")
+
+
+class StartError(Exception):
+    """The gateway cannot start as it is configured; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gateway:
+    """All parts of one gateway, wired. Also what tests look into: ``app.state.gateway``."""
+
+    settings: Settings
+    driver: Driver
+    fleet: Fleet
+    book: TrajectoryBook
+    upstream: Upstream
+    history: HistoryWriter
+    metrics: Metrics
+    steps: StepServer
+
+
+class WorkerEvents:
+    """The fleet's listener: worker events go to the core, a removed worker's series go from the metrics."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        self._names: dict[int, str] = {}
+        self.on_removed: Callable[[str], None] = lambda name: None
+        self.worker_draining = driver.worker_draining
+        self.worker_down = driver.worker_down
+        self.load_report = driver.load_report
+
+    def worker_up(self, facts: WorkerFacts) -> None:
+        self._names[facts.worker_id] = facts.name
+        self._driver.worker_up(facts)
+
+    def worker_removed(self, worker_id: int, generation: int) -> None:
+        self._driver.worker_removed(worker_id, generation)
+        name = self._names.pop(worker_id, None)
+        if name is not None:
+            self.on_removed(name)
+
+    def name(self, worker_id: int) -> str | None:
+        """Of a worker that is or was active and is not removed."""
+        return self._names.get(worker_id)
+
+
+class HeddleApp(FastAPI):
+    """FastAPI behind the front door: the data path never enters FastAPI's own layers."""
+
+    def open_door(self, settings: Settings, data_path: Mapping[str, App]) -> None:
+        def path_of(path: str) -> str:
+            return route_path(path, lambda called: split_path(called).rest)
+
+        door: App = FrontDoor(
+            cast(App, super().__call__),
+            data_path,
+            hosts=HostRule(settings.allowed_hosts),
+            access=AccessRule(
+                agent_keys=[key.get_secret_value() for key in settings.api_keys],
+                admin_keys=[key.get_secret_value() for key in settings.admin_keys],
+            ),
+            route_path=path_of,
+        )
+        self._door = CorsLayer(door, settings.cors_origins, path_of) if settings.cors_origins else door
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._door(scope, receive, send)
+
+
+def create_app(settings: Settings) -> HeddleApp:
+    """The ASGI application. Raises StartError for a policy or a database that cannot be."""
+    try:
+        core = new_core(settings.policy, journal=settings.journal_path is not None)
+    except PolicyRefused as error:
+        raise StartError(f"policy: {error}") from error
+    try:
+        engine = open_engine(settings.database)
+    except ValueError as error:
+        raise StartError(f"database: {error}") from error
+    for worker in settings.workers:
+        try:
+            parse_worker_url(worker.url)
+        except AddressRefused as error:
+            raise StartError(f"workers: {error}") from error
+    started_at = time.time()
+    book = TrajectoryBook(capacity=settings.max_trajectories)
+    history = HistoryWriter(StepWriter(engine), HistoryLimits(spill_folder=settings.history_spill))
+
+    def forget(live: LiveTrajectory, reason: str) -> None:
+        book.forget(live.tenant, live.trajectory_id)
+        end = EndReason.FINISHED if reason == "finished" else EndReason.EXPIRED
+        history.put_trajectory_end(live.tenant, live.trajectory_id, end, time.time())
+
+    driver = Driver(core, Directory(), max_trajectories=settings.max_trajectories, on_expire=forget)
+    events = WorkerEvents(driver)
+    fleet = Fleet(events, driver.live_steps_on, FleetTuning(allowed_hosts=settings.worker_hosts))
+    upstream = Upstream(
+        PoolLimits(
+            connect_timeout_s=settings.connect_timeout_s,
+            keepalive_s=settings.worker_keepalive_s,
+            idle_timeout_s=settings.idle_timeout_s,
+            max_connections=settings.worker_connections,
+        )
+    )
+    metrics = Metrics(
+        fleet.models,
+        {
+            "core": driver.stats,
+            "fleet": fleet.stats,
+            "history": lambda: _numbers(history.stats()),
+            "upstream": upstream.stats,
+        },
+    )
+    events.on_removed = metrics.forget_worker
+    steps = StepServer(
+        book=book,
+        driver=driver,
+        fleet=fleet,
+        upstream=upstream,
+        sinks=(history.put, metrics.step_ended),
+        on_refused=metrics.refused,
+        max_body_bytes=settings.max_body_bytes,
+    )
+    gateway = Gateway(settings, driver, fleet, book, upstream, history, metrics, steps)
+
+    app = HeddleApp(
+        title="Heddle gateway",
+        version=__version__,
+        lifespan=_lifespan(gateway, engine.dispose),
+        redirect_slashes=False,
+    )
+    app.state.gateway = gateway
+    app.include_router(
+        ops_router(
+            OpsDeps(
+                fleet=fleet,
+                history_state=lambda: history.stats().state.value,
+                planner_state=lambda: "absent",
+                metrics=metrics.exposition,
+                started_at=started_at,
+            )
+        )
+    )
+    app.include_router(
+        admin_router(
+            AdminDeps(
+                live=LiveListing(driver, events.name),
+                history=HistoryReader(engine),
+                policy=driver,
+                workers=FleetControl(fleet),
+                step_counts=lambda: _step_counts(driver.stats()),
+                core_stats=driver.stats,
+                core_audit=driver.audit,
+                history_stats=history.stats,
+            )
+        )
+    )
+    registry = RegistryDeps(fleet=fleet, live=FrameworkView(steps.running, driver))
+    app.include_router(registry_router(registry))
+    app.include_router(session_router(registry))
+    app.add_exception_handler(HTTPException, _plain_error)
+    app.open_door(settings, data_endpoints(steps))
+    return app
+
+
+def _lifespan(gateway: Gateway, dispose: Callable[[], Awaitable[None]]) -> Any:
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        journal = None
+        if gateway.settings.journal_path is not None:
+            journal = JournalWriter(gateway.driver.take_journal, gateway.settings.journal_path)
+        await gateway.history.start()
+        journalling = asyncio.create_task(journal.run()) if journal is not None else None
+        for worker in gateway.settings.workers:
+            await gateway.fleet.add(_spec(worker))
+        try:
+            yield
+        finally:
+            await gateway.fleet.close()
+            await gateway.steps.close()
+            gateway.upstream.close()
+            gateway.driver.close()
+            if journal is not None and journalling is not None:
+                journalling.cancel()
+                await asyncio.wait({journalling})
+                await journal.flush()
+            await gateway.history.close(HISTORY_CLOSE_S)
+            await dispose()
+
+    return lifespan
+
+
+def _spec(setting: WorkerSetting) -> WorkerSpec:
+    return WorkerSpec(
+        url=setting.url,
+        name=setting.name,
+        kind=EngineKind(setting.kind) if setting.kind else None,
+        model=setting.model,
+        degree=setting.degree,
+        slots=setting.slots,
+        kv_tokens=setting.kv_tokens,
+        priority=PrioritySense(setting.priority) if setting.priority else None,
+        api_key=setting.api_key.get_secret_value() if setting.api_key else None,
+    )
+
+
+def _step_counts(stats: dict[str, int]) -> StepCounts:
+    return StepCounts(
+        started=stats["steps_arrived_total"],
+        in_flight=stats["steps_live"],
+        ended={outcome: stats[f"steps_{outcome.value}_total"] for outcome in Outcome},
+    )
+
+
+def _numbers(stats: HistoryStats) -> dict[str, float]:
+    """For the metrics: what only grows is a counter there."""
+    counters = {name: getattr(stats, name) for name in HISTORY_COUNTERS}
+    return {f"{name}_total": float(count) for name, count in counters.items()} | {
+        "queued": float(stats.queued),
+        "capacity": float(stats.capacity),
+        "spilled": float(stats.spilled),
+    }
+
+
+async def _plain_error(request: Request, error: Exception) -> JSONResponse:
+    """404, 405 and their like, in the shape that clients of the data path read."""
+    assert isinstance(error, HTTPException)
+    body = {"message": str(error.detail), "type": error_type(error.status_code), "param": None, "code": None}
+    return JSONResponse({"error": body}, status_code=error.status_code, headers=error.headers)

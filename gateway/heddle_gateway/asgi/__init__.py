@@ -1,0 +1,1 @@
+"""Plain ASGI pieces: the request body, the reply, the hang-up watch, the layers around the application."""

@@ -1,0 +1,24 @@
+"""Takes identity prefixes and a trailing slash off a path, in place.
+
+``/t/{id}/v1/chat/completions/`` is served as ``/v1/chat/completions``; a redirect would lose the body or the
+key in many clients.
+
+Invariant: only what agents call can stand behind a prefix, so no prefix reaches an operators' route.
+"""
+
+from collections.abc import Callable
+
+from heddle_gateway.asgi.access import AGENT_PATHS, is_agents_path
+
+
+def route_path(path: str, rest_of: Callable[[str], str]) -> str:
+    """The path to route by. ``rest_of``: what an identity prefix leaves; the path itself where there is
+    none.
+    """
+    if path in AGENT_PATHS:
+        return path
+    path = path.rstrip("/") or "/"
+    if path in AGENT_PATHS:
+        return path
+    rest = rest_of(path)
+    return rest if is_agents_path(rest) else path

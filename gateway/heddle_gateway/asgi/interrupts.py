@@ -1,0 +1,130 @@
+"""Turns "the client left" and "the worker is gone" into one cancellation of the step's own task, with its
+reason.
+
+The hang-up can come at any moment of a step: while it is held, before the first byte, in the middle of a
+stream. So the step's task waits only inside ``with interrupts:``, where an interruption surfaces as
+Interrupted.
+
+Invariants: a cancellation that is not ours (shutdown) passes through untouched; an interruption that comes
+outside ``with`` is kept and raised by the next one; CLIENT_LEFT is never overwritten.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, MutableMapping
+from enum import Enum
+from types import TracebackType
+from typing import Any
+
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+
+
+class Reason(Enum):
+    """Why a step's task was interrupted."""
+
+    CLIENT_LEFT = "client left"
+    WORKER_GONE = "worker gone"
+    STOPPED = "stopped by an operator"
+
+
+class HangUps:
+    """Who is to be called when one client connection is cut. ``gone``: it has been."""
+
+    __slots__ = ("calls", "gone")
+
+    def __init__(self) -> None:
+        self.calls: set[Callable[[], None]] = set()
+        self.gone = False
+
+    def cut(self) -> None:
+        self.gone = True
+        for call in tuple(self.calls):
+            call()
+
+
+class Interrupted(Exception):
+    """The wait inside ``with interrupts:`` is over because of ``reason``."""
+
+    def __init__(self, reason: Reason) -> None:
+        super().__init__(reason.value)
+        self.reason = reason
+
+
+class Interrupts:
+    """Belongs to the task that made it. ``hang_ups``: the server's own list to be called from (see
+    asgi.server_protocol); without one a task listens to ``receive``.
+    """
+
+    __slots__ = ("_armed", "_cancelled", "_hang_ups", "_reason", "_task", "_watcher")
+
+    def __init__(self, receive: Receive, hang_ups: HangUps | None = None) -> None:
+        loop = asyncio.get_running_loop()
+        task = asyncio.current_task(loop)
+        assert task is not None
+        self._task = task
+        self._armed = False
+        self._cancelled = False
+        self._reason: Reason | None = None
+        self._hang_ups = hang_ups
+        self._watcher: asyncio.Task[None] | None = None
+        if hang_ups is not None:
+            hang_ups.calls.add(self.client_left)
+            if hang_ups.gone:
+                self._reason = Reason.CLIENT_LEFT
+        else:
+            self._watcher = loop.create_task(self._watch(receive))
+
+    def client_left(self) -> None:
+        """Nobody waits for the answer any more."""
+        self._fire(Reason.CLIENT_LEFT)
+
+    @property
+    def is_worker_gone(self) -> bool:
+        return self._reason is Reason.WORKER_GONE
+
+    def worker_gone(self) -> None:
+        """The core withdrew the running attempt."""
+        self._fire(Reason.WORKER_GONE)
+
+    def stop(self) -> None:
+        """An operator aborts the step; the client still waits for an answer."""
+        self._fire(Reason.STOPPED)
+
+    def forget_worker(self) -> None:
+        """The attempt was given up: what was said of its worker is void."""
+        if self._reason is Reason.WORKER_GONE:
+            self._reason = None
+
+    def close(self) -> None:
+        if self._hang_ups is not None:
+            self._hang_ups.calls.discard(self.client_left)
+        elif self._watcher is not None and not self._watcher.done():
+            self._watcher.cancel()
+
+    def __enter__(self) -> None:
+        if self._reason is not None:
+            raise Interrupted(self._reason)
+        self._armed = True
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._armed = False
+        if self._cancelled:
+            self._cancelled = False
+            # If somebody else cancelled the task as well, theirs goes first.
+            if self._task.uncancel() == 0:
+                assert self._reason is not None
+                raise Interrupted(self._reason) from None
+
+    def _fire(self, reason: Reason) -> None:
+        if self._reason is Reason.CLIENT_LEFT:
+            return
+        self._reason = reason
+        if self._armed and not self._cancelled:
+            self._cancelled = True
+            self._task.cancel()
+
+    async def _watch(self, receive: Receive) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        self.client_left()

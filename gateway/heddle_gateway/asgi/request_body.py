@@ -1,0 +1,163 @@
+"""The request's body as plain bytes: collected, bounded, decoded.
+
+Invariants: neither the received nor the decoded body grows beyond the limit; what comes out is what the
+client's JSON writer wrote. Codex compresses with zstd, some SDKs with gzip; the scan and the worker see
+neither.
+"""
+
+import asyncio
+import zlib
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from typing import Any, Final
+
+import zstandard
+
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+
+DEFAULT_LIMIT: Final = 256 * 1024 * 1024
+"""Bytes. Images travel as base64 in the body; smaller defaults of other servers reject them."""
+
+# Above this many received bytes decoding would hold the event loop for longer than other requests should
+# wait.
+_THREAD_ABOVE: Final = 256 * 1024
+# zstd has no bound on what a call puts out. Its best case is a 128 KiB block from 4 bytes, so 1 KiB gives at
+# most 32 MiB before the limit is looked at again.
+_ZSTD_PIECE: Final = 1024
+
+
+class ClientError(Exception):
+    """A request that this gateway refuses by itself. ``param``: the header or body field at fault."""
+
+    def __init__(self, status: int, message: str, *, param: str | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.param = param
+
+
+class ClientLeft(Exception):
+    """The client closed the connection before its body was whole. There is nobody to answer."""
+
+
+async def read_body(receive: Receive, headers: Mapping[str, str], limit: int = DEFAULT_LIMIT) -> bytes:
+    """``headers``: lower-case names.
+
+    Raises ClientError (400 damaged coding, 413 larger than ``limit`` bytes before or after decoding, 415
+    unknown coding) and ClientLeft.
+    """
+    codings = _codings(headers.get("content-encoding", ""))
+    declared = headers.get("content-length", "")
+    if declared.isascii() and declared.isdigit() and int(declared) > limit:
+        raise _too_large(limit)
+    body = await _collect(receive, limit)
+    for coding in reversed(codings):
+        if len(body) > _THREAD_ABOVE:
+            body = await asyncio.to_thread(_DECODERS[coding], body, limit)
+        else:
+            body = _DECODERS[coding](body, limit)
+    return body
+
+
+async def _collect(receive: Receive, limit: int) -> bytes:
+    parts: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientLeft
+        part: bytes = message.get("body", b"")
+        size += len(part)
+        if size > limit:
+            raise _too_large(limit)
+        if not message.get("more_body", False):
+            return part if not parts else b"".join([*parts, part])
+        parts.append(part)
+
+
+def _codings(header: str) -> list[str]:
+    codings = [
+        coding for part in header.split(",") if (coding := part.strip().lower()) not in ("", "identity")
+    ]
+    for coding in codings:
+        if coding not in _DECODERS:
+            raise ClientError(
+                415,
+                f"Content-Encoding {coding!r} is not supported; use gzip, deflate, zstd or none.",
+                param="content-encoding",
+            )
+    # Each pass may grow the body by a large factor; nobody sends more than one.
+    if len(codings) > 2:
+        raise ClientError(415, "Too many codings in Content-Encoding.", param="content-encoding")
+    return codings
+
+
+def _gunzip(data: bytes, limit: int) -> bytes:
+    return _inflate(data, limit, zlib.MAX_WBITS | 16, "gzip")
+
+
+def _inflate_deflate(data: bytes, limit: int) -> bytes:
+    # RFC 9110 means the zlib format; some clients send the bare one. The zlib header is checkable.
+    zlib_header = len(data) >= 2 and data[0] & 0x0F == 8 and (data[0] << 8 | data[1]) % 31 == 0
+    return _inflate(data, limit, zlib.MAX_WBITS if zlib_header else -zlib.MAX_WBITS, "deflate")
+
+
+def _inflate(data: bytes, limit: int, wbits: int, coding: str) -> bytes:
+    parts: list[bytes] = []
+    room = limit
+    while True:
+        member = zlib.decompressobj(wbits)
+        try:
+            part = member.decompress(data, room + 1)
+        except zlib.error as error:
+            raise _damaged(coding) from error
+        if len(part) > room:
+            raise _too_large(limit)
+        if not member.eof:
+            raise _damaged(coding)
+        room -= len(part)
+        parts.append(part)
+        data = member.unused_data
+        # A gzip body may be several members in a row.
+        if not data or wbits <= zlib.MAX_WBITS:
+            return b"".join(parts)
+
+
+def _unzstd(data: bytes, limit: int) -> bytes:
+    parts: list[bytes] = []
+    size = 0
+    frame = zstandard.ZstdDecompressor().decompressobj()
+    fed = False
+    for start in range(0, len(data), _ZSTD_PIECE):
+        piece = data[start : start + _ZSTD_PIECE]
+        while piece:
+            if frame.eof:
+                frame = zstandard.ZstdDecompressor().decompressobj()
+            try:
+                part = frame.decompress(piece)
+            except zstandard.ZstdError as error:
+                raise _damaged("zstd") from error
+            fed = True
+            size += len(part)
+            if size > limit:
+                raise _too_large(limit)
+            parts.append(part)
+            piece = frame.unused_data if frame.eof else b""
+    if not fed or not frame.eof:
+        raise _damaged("zstd")
+    return b"".join(parts)
+
+
+_DECODERS: Final[Mapping[str, Callable[[bytes, int], bytes]]] = {
+    "gzip": _gunzip,
+    "x-gzip": _gunzip,
+    "deflate": _inflate_deflate,
+    "zstd": _unzstd,
+}
+
+
+def _too_large(limit: int) -> ClientError:
+    return ClientError(413, f"The request body is larger than {limit} bytes.")
+
+
+def _damaged(coding: str) -> ClientError:
+    return ClientError(400, f"The request body is not valid {coding}.", param="content-encoding")

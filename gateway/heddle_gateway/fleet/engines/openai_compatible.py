@@ -1,0 +1,44 @@
+"""Any server with ``GET /v1/models``: steps can be sent to it, nothing else is assumed."""
+
+from typing import Any
+
+from heddle_gateway.fleet.asking import Asking
+from heddle_gateway.fleet.engines.description import Description, LoadSample, Vitals
+from heddle_gateway.fleet.errors import BadAnswer, StillStarting
+from heddle_gateway.fleet.features import EngineKind, Features
+
+MAX_MODELS = 1000
+
+
+class OpenAICompatibleEngine:
+    kind = EngineKind.OPENAI
+
+    async def describe(self, ask: Asking) -> Description | None:
+        cards = await model_cards(ask)
+        return Description(self.kind, Features(), model_ids(cards), Vitals())
+
+    async def check(self, ask: Asking) -> Vitals:
+        await model_cards(ask)
+        return Vitals()
+
+    async def load(self, ask: Asking, kv_tokens: int) -> LoadSample:
+        raise BadAnswer("an OpenAI-compatible server reports no load")
+
+
+async def model_cards(ask: Asking) -> list[dict[str, Any]]:
+    """The entries of ``/v1/models``. Raises BadAnswer where there is no such list."""
+    try:
+        found = await ask.get_json("/v1/models")
+    except BadAnswer as error:
+        if error.status == 503:
+            raise StillStarting(str(error)) from error
+        raise
+    cards = found.get("data")
+    if not isinstance(cards, list):
+        raise BadAnswer("/v1/models: no list named data", 200)
+    return [card for card in cards[:MAX_MODELS] if isinstance(card, dict)]
+
+
+def model_ids(cards: list[dict[str, Any]]) -> tuple[str, ...]:
+    ids = (card.get("id") for card in cards)
+    return tuple(dict.fromkeys(model for model in ids if isinstance(model, str) and 0 < len(model) <= 512))

@@ -1,0 +1,65 @@
+"""Paths that carry a trajectory id before the API's own path.
+
+The path is the only carrier that every client supports unmodified: it is part of ``base_url``. Ids may
+contain slashes (rLLM: ``harbor/hello-world:0``), so a prefix ends at the first ``/v1`` or API path that
+follows.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+# What follows the id when a client's base_url lacks /v1 (the openai SDK adds only these).
+_BARE: Final = r"/(?:chat/completions|completions|responses|messages|embeddings|models)(?:/.*)?"
+_TAIL: Final = rf"(?P<rest>/v1(?:/.*)?|/generate|{_BARE})$"
+
+
+@dataclass(frozen=True, slots=True)
+class TaggedPath:
+    """A path taken apart. ``rest``: the API's own path. ``source``: the rule, None where there is no id."""
+
+    rest: str
+    source: str | None = None
+    trajectory_id: str | None = None
+
+
+_PATTERNS: Final = (
+    # Heddle.
+    ("url", re.compile(rf"/t/(?P<id>.+?){_TAIL}")),
+    # rLLM, miles, uni-agent.
+    ("url-sessions", re.compile(rf"/sessions/(?P<id>.+?){_TAIL}")),
+    # Agent Lightning 1.0: an attempt is an agent run of its own.
+    (
+        "url-rollout",
+        re.compile(
+            r"/proxy/rollout/(?P<id>[^/]+)/attempt/(?P<attempt>[^/]+)/mode/[^/]+/openai(?P<rest>/v1(?:/.*)?)$"
+        ),
+    ),
+    # Agent Lightning 0.x.
+    ("url-rollout", re.compile(rf"(?:/proxy)?/rollout/(?P<id>[^/]+)/attempt/(?P<attempt>[^/]+){_TAIL}")),
+    # verl's proposal: the id alone. Common API roots are no ids.
+    (
+        "url-prefix",
+        re.compile(
+            r"/(?!(?:openai|api|admin|proxy|v1)/)(?P<id>[^/]+)(?P<rest>/v1/(?:chat/completions|completions))$"
+        ),
+    ),
+)
+
+
+def split_path(path: str) -> TaggedPath:
+    """``path``: percent-decoded, as ASGI's ``scope["path"]``."""
+    if path.startswith("/v1/") or path == "/generate":
+        return TaggedPath(path)
+    for source, pattern in _PATTERNS:
+        match = pattern.match(path)
+        if match is None:
+            continue
+        found = match.groupdict()
+        attempt = found.get("attempt")
+        trajectory_id = found["id"] if attempt is None else f"{found['id']}/{attempt}"
+        rest = found["rest"]
+        if not rest.startswith("/v1") and rest != "/generate":
+            rest = f"/v1{rest}"
+        return TaggedPath(rest, source, trajectory_id)
+    return TaggedPath(path)

@@ -1,0 +1,289 @@
+"""Drives the decision core live: events in, actions carried out, one real timer that follows the core's own.
+
+Invariants: every call into the core is followed by carrying out all its actions; there are no locks (one
+event loop) and no counts here (they are asked of the core); each ticket is ended exactly once, by ``end``.
+"""
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from itertools import count
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from heddle_core import Core, Dispatch, Expire, Reject, Scan, Withdraw
+
+from heddle_gateway.live.decisions import FailureKind
+from heddle_gateway.live.directory import Directory, LiveTrajectory
+from heddle_gateway.live.ticket import Ticket
+
+if TYPE_CHECKING:
+    from heddle_core import Action, Outcome
+
+log = logging.getLogger(__name__)
+
+# uvloop's timers have millisecond resolution; an earlier wake-up would only find nothing due.
+MIN_TIMER_S: Final = 0.001
+
+
+class PolicyRefused(ValueError):
+    """The core does not take this policy; the message names the field and what it may be."""
+
+
+class WorkerFacts(Protocol):
+    """What the core needs to know of a worker (fleet.events.WorkerFacts)."""
+
+    @property
+    def worker_id(self) -> int: ...
+    @property
+    def generation(self) -> int: ...
+    @property
+    def degree(self) -> int: ...
+    @property
+    def slots(self) -> int: ...
+    @property
+    def kv_tokens(self) -> int: ...
+    @property
+    def has_priority(self) -> bool: ...
+
+
+def new_core(policy: Mapping[str, Any], *, journal: bool) -> Core:
+    """Raises PolicyRefused. Fields that ``policy`` leaves out have the core's defaults."""
+    try:
+        return Core(json.dumps(policy) if policy else None, journal=journal)
+    except ValueError as error:
+        raise PolicyRefused(str(error)) from error
+
+
+def monotonic_micros() -> int:
+    return time.monotonic_ns() // 1000
+
+
+class Driver:
+    """One per process. Also the fleet's listener: worker events go straight to the core.
+
+    ``max_trajectories`` bounds memory: beyond it the trajectory seen longest ago is finished.
+    ``on_expire`` hears of each trajectory that is forgotten, and why: "idle" or "finished".
+    """
+
+    def __init__(
+        self,
+        core: Core,
+        directory: Directory,
+        *,
+        max_trajectories: int,
+        on_expire: Callable[[LiveTrajectory, str], None],
+        clock: Callable[[], int] = monotonic_micros,
+    ) -> None:
+        self._core = core
+        self._clock = clock
+        self._max_trajectories = max_trajectories
+        self._on_expire = on_expire
+        self._tickets: dict[int, Ticket] = {}
+        self._steps = count(1)
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_due = 0
+        self.directory = directory
+
+    # ---------------------------------------------------------------- steps
+
+    def arrive(
+        self, trajectory: LiveTrajectory, *, prompt_tokens: int, scan: Scan, on_withdraw: Callable[[], None]
+    ) -> Ticket:
+        """A step of this trajectory asks to run."""
+        ticket = Ticket(next(self._steps), trajectory.handle, on_withdraw)
+        self._tickets[ticket.step] = ticket
+        self._carry_out(
+            self._core.step_arrived(
+                self._clock(),
+                ticket.step,
+                trajectory.handle,
+                group=trajectory.group,
+                prompt_tokens=prompt_tokens,
+                body=scan,
+            )
+        )
+        if len(self.directory) > self._max_trajectories:
+            self._retire_the_oldest()
+        return ticket
+
+    def first_byte(self, ticket: Ticket) -> None:
+        self._carry_out(self._core.first_byte(self._clock(), ticket.step))
+
+    def aborting(self, ticket: Ticket) -> None:
+        """The client left. Later steps of the trajectory wait until ``end``."""
+        self._carry_out(self._core.step_aborting(self._clock(), ticket.step))
+
+    def attempt_failed(self, ticket: Ticket, dispatch: Dispatch, kind: FailureKind) -> None:
+        """Nothing of an answer reached the client: the ticket gets another decision."""
+        ticket.decision = None
+        self._carry_out(
+            self._core.attempt_failed(self._clock(), ticket.step, dispatch.worker, dispatch.generation, kind)
+        )
+
+    def end(
+        self,
+        ticket: Ticket,
+        outcome: "Outcome",
+        *,
+        prompt_tokens: int,
+        output_tokens: int,
+        cached_tokens: int,
+    ) -> None:
+        """The step is over. Raises KeyError the second time."""
+        del self._tickets[ticket.step]
+        self._carry_out(
+            self._core.step_ended(
+                self._clock(),
+                ticket.step,
+                outcome,
+                prompt_tokens=prompt_tokens,
+                output_tokens=output_tokens,
+                cached_tokens=cached_tokens,
+            )
+        )
+
+    def finish(self, trajectory: LiveTrajectory) -> None:
+        """The trajectory has ended; it is forgotten once its live steps are over."""
+        self._carry_out(self._core.trajectory_finished(self._clock(), trajectory.handle))
+
+    # ---------------------------------------------------------------- fleet events
+
+    def worker_up(self, facts: WorkerFacts) -> None:
+        self._carry_out(
+            self._core.worker_up(
+                self._clock(),
+                facts.worker_id,
+                facts.generation,
+                degree=facts.degree,
+                slots=facts.slots,
+                kv_tokens=facts.kv_tokens,
+                has_priority=facts.has_priority,
+            )
+        )
+
+    def worker_draining(self, worker_id: int, generation: int) -> None:
+        self._carry_out(self._core.worker_draining(self._clock(), worker_id, generation))
+
+    def worker_down(self, worker_id: int, generation: int) -> None:
+        self._carry_out(self._core.worker_down(self._clock(), worker_id, generation))
+
+    def worker_removed(self, worker_id: int, generation: int) -> None:
+        self._carry_out(self._core.worker_removed(self._clock(), worker_id, generation))
+
+    def load_report(
+        self, worker_id: int, generation: int, *, running: int, waiting: int, kv_used: int
+    ) -> None:
+        self._carry_out(
+            self._core.load_report(
+                self._clock(), worker_id, generation, running=running, waiting=waiting, kv_used=kv_used
+            )
+        )
+
+    # ---------------------------------------------------------------- policy and views
+
+    def policy(self) -> dict[str, Any]:
+        """The policy in force, as the core writes it."""
+        policy: dict[str, Any] = json.loads(self._core.policy_json())
+        return policy
+
+    def change_policy(self, change: Mapping[str, Any]) -> dict[str, Any]:
+        """Puts the given fields over the policy in force; returns what is in force then. Raises
+        PolicyRefused.
+        """
+        try:
+            actions = self._core.set_policy(self._clock(), json.dumps(_laid_over(self.policy(), change)))
+        except ValueError as error:
+            raise PolicyRefused(str(error)) from error
+        self._carry_out(actions)
+        return self.policy()
+
+    def stats(self) -> dict[str, int]:
+        """The core's counts, derived from the live steps when asked."""
+        return self._core.stats()
+
+    def trajectory_view(self, trajectory: LiveTrajectory) -> dict[str, Any] | None:
+        return self._core.trajectory_view(trajectory.handle)
+
+    def worker_views(self) -> list[dict[str, Any]]:
+        return self._core.worker_views()
+
+    def audit(self) -> list[str]:
+        """Broken invariants of the core; empty when all hold."""
+        return self._core.audit()
+
+    def take_journal(self) -> bytes:
+        return self._core.take_journal()
+
+    def live_steps_on(self, worker_id: int) -> int:
+        """Steps that the core counts on this worker now."""
+        return sum(
+            view["running"] + view["preempted"]
+            for view in self._core.worker_views()
+            if view["worker"] == worker_id
+        )
+
+    @property
+    def live_steps(self) -> int:
+        return len(self._tickets)
+
+    def close(self) -> None:
+        """Stops the timer; held steps stay held, so end their tasks first."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    # ---------------------------------------------------------------- inside
+
+    def _carry_out(self, actions: "Iterable[Action]") -> None:
+        for action in actions:
+            match action:
+                case Dispatch() | Reject():
+                    ticket = self._tickets.get(action.step)
+                    if ticket is not None:
+                        ticket.decide(action)
+                case Withdraw():
+                    ticket = self._tickets.get(action.step)
+                    if ticket is not None:
+                        ticket.withdraw()
+                case Expire():
+                    live = self.directory.forget(action.trajectory)
+                    if live is not None:
+                        self._on_expire(live, action.reason)
+        self._follow_the_core()
+
+    def _follow_the_core(self) -> None:
+        """Keeps the one timer no later than the core's next; an early one is cheaper than moving it back."""
+        due = self._core.poll_timeout()
+        if due is None or (self._timer is not None and self._timer_due <= due):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        wait = max(MIN_TIMER_S, (due - self._clock()) / 1e6)
+        self._timer_due = due
+        self._timer = asyncio.get_running_loop().call_later(wait, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self._carry_out(self._core.handle_timeout(self._clock()))
+
+    def _retire_the_oldest(self) -> None:
+        oldest = self.directory.oldest()
+        if oldest is None:
+            return
+        self.finish(oldest)
+        if self.directory.by_handle(oldest.handle) is not None:
+            # It has live steps and goes with the last of them; the next one asked shall be another.
+            self.directory.put_last(oldest)
+
+
+def _laid_over(base: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
+    """``base`` with the fields of ``change``; objects inside are merged the same way."""
+    merged = dict(base)
+    for name, value in change.items():
+        below = merged.get(name)
+        merged[name] = (
+            _laid_over(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
+        )
+    return merged

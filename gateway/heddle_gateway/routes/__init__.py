@@ -1,0 +1,1 @@
+"""HTTP routes: the data path, operations, the admin API, and the registries that RL frameworks call."""

@@ -1,0 +1,123 @@
+"""What is asked of the gateway itself: models, liveness, readiness, metrics.
+
+Invariants: ``/health`` touches nothing but this process, so a busy gateway is not killed by its probe;
+``/ready`` does not depend on the history database, since requests are served without it.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from fastapi import APIRouter, Response
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, ConfigDict, Field
+
+NO_WORKER_RETRY_AFTER_S = 5
+
+
+class Models(Protocol):
+    """The fleet's view of models (fleet.registry.Fleet)."""
+
+    def models(self) -> Mapping[str, tuple[int, ...]]: ...
+    def active(self) -> int: ...
+    def stats(self) -> Mapping[str, int]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class OpsDeps:
+    """What these routes look at. ``started_at``: Unix time; ``history_state``: the history writer's word."""
+
+    fleet: Models
+    history_state: Callable[[], str]
+    planner_state: Callable[[], str]
+    metrics: Callable[[], tuple[bytes, str]]
+    started_at: float
+
+
+class ModelCard(BaseModel):
+    """OpenAI's model object."""
+
+    model_config = ConfigDict(frozen=True)
+
+    id: str
+    object: Literal["model"] = "model"
+    created: int
+    owned_by: str = "heddle"
+    workers: int = Field(description="Serving workers that list this model.")
+
+
+class ModelList(BaseModel):
+    """OpenAI's list object."""
+
+    model_config = ConfigDict(frozen=True)
+
+    object: Literal["list"] = "list"
+    data: list[ModelCard]
+
+
+class Readiness(BaseModel):
+    """Whether steps can run now, and how the parts are."""
+
+    model_config = ConfigDict(frozen=True)
+
+    ready: bool
+    workers: dict[str, int]
+    planner: str
+    history: str
+
+
+def ops_router(deps: OpsDeps) -> APIRouter:
+    """``/v1/models``, ``/health``, ``/ready``, ``/metrics``."""
+    router = APIRouter()
+
+    def cards() -> list[ModelCard]:
+        created = int(deps.started_at)
+        return [
+            ModelCard(id=name, created=created, workers=len(ids))
+            for name, ids in sorted(deps.fleet.models().items())
+        ]
+
+    @router.get("/v1/models", tags=["models"], summary="Models of all serving workers")
+    async def list_models() -> ModelList:
+        return ModelList(data=cards())
+
+    @router.get("/v1/models/{model:path}", tags=["models"], summary="One model", response_model=ModelCard)
+    async def get_model(model: str) -> Any:
+        for card in cards():
+            if card.id == model:
+                return card
+        error = {
+            "message": f"The model {model[:200]!r} does not exist here; GET /v1/models lists them.",
+            "type": "invalid_request_error",
+            "param": "model",
+            "code": "model_not_found",
+        }
+        return JSONResponse({"error": error}, status_code=404)
+
+    @router.get("/health", tags=["operations"], summary="Liveness: this process answers")
+    async def health() -> dict[str, str]:
+        return {"status": "ok"}
+
+    @router.get("/ready", tags=["operations"], summary="Readiness: a step can run", response_model=Readiness)
+    async def ready(response: Response) -> Readiness:
+        active = deps.fleet.active()
+        if not active:
+            response.status_code = 503
+            response.headers["retry-after"] = str(NO_WORKER_RETRY_AFTER_S)
+        return Readiness(
+            ready=active > 0,
+            workers={
+                name.removeprefix("workers_"): number
+                for name, number in deps.fleet.stats().items()
+                if name.startswith("workers_")
+            },
+            planner=deps.planner_state(),
+            history=deps.history_state(),
+        )
+
+    @router.get("/metrics", tags=["operations"], summary="Prometheus metrics")
+    async def metrics() -> Response:
+        body, media_type = deps.metrics()
+        return Response(body, media_type=media_type)
+
+    return router

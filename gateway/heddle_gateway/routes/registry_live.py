@@ -1,0 +1,36 @@
+"""Steps in flight as RL frameworks ask for them: abort by rid, abort all, close a session."""
+
+from collections.abc import Sequence
+
+from heddle_gateway.identity.keys import tenant_of
+from heddle_gateway.live.driver import Driver
+from heddle_gateway.routes.registry import AttemptRef
+from heddle_gateway.running_step import RunningSteps
+
+
+class FrameworkView:
+    """Fulfils routes.registry.LiveSteps."""
+
+    def __init__(self, steps: RunningSteps, driver: Driver) -> None:
+        self._steps = steps
+        self._driver = driver
+
+    def attempts_of(self, rid: str) -> Sequence[AttemptRef]:
+        """Attempts that answer to exactly this id: the caller's own, or the one minted for the worker."""
+        return [
+            AttemptRef(attempt.dispatch.worker, attempt.dispatch.generation, attempt.rid)
+            for attempt in self._steps.attempts_of(rid)
+        ]
+
+    def end_waiting(self, rid: str | None) -> int:
+        """Ends steps that wait in the gateway (of this id; all for None) as aborted; how many."""
+        return self._steps.end_waiting(rid)
+
+    def finish_session(self, session_id: str, authorization: str | None) -> bool:
+        """Closes a trajectory of this caller; False where there is none (any more)."""
+        tenant = tenant_of({"authorization": authorization} if authorization else {})
+        live = self._driver.directory.find(session_id, tenant)
+        if live is None:
+            return False
+        self._driver.finish(live)
+        return True

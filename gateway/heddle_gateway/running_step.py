@@ -1,0 +1,197 @@
+"""What serve_step holds of one step while it runs, and what it needs of the fleet."""
+
+import json
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from heddle_contracts.steps import Outcome
+
+from heddle_gateway.accounting.open_step import OpenStep
+from heddle_gateway.asgi.interrupts import Interrupts
+from heddle_gateway.asgi.reply import Headers, Reply
+from heddle_gateway.dialects.dialect import Dialect
+from heddle_gateway.dialects.errors import ApiError
+from heddle_gateway.dialects.wire import Answer, Scan, StreamTap, splice
+from heddle_gateway.identity import Identity
+from heddle_gateway.live.decisions import Dispatch, FailureKind, Reject
+from heddle_gateway.live.directory import LiveTrajectory
+from heddle_gateway.live.ticket import Ticket
+
+# Body fields that speak to this gateway; a strict engine would answer 400 to them.
+OWN_FIELDS: Final = ("program_id", "docker_ids")
+# The core's numbers are higher first; vLLM serves lower ones first, SGLang does when told to.
+PRIORITY_SIGN: Final = {"higher": 1, "lower": -1}
+REJECTIONS: Final = {
+    "no_worker": "No worker can take this step now",
+    "attempts_exhausted": "Every worker that was tried failed",
+}
+
+
+class Features(Protocol):
+    """What a worker can do (fleet.features.Features). ``priority``: "higher", "lower" or "none"."""
+
+    @property
+    def abort(self) -> bool: ...
+    @property
+    def rid(self) -> bool: ...
+    @property
+    def priority(self) -> str: ...
+
+
+class Endpoint(Protocol):
+    """A worker as the byte path sees it (fleet.events.WorkerEndpoint)."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def base_url(self) -> str: ...
+    @property
+    def api_key(self) -> str | None: ...
+    @property
+    def features(self) -> Features: ...
+
+
+class Fleet(Protocol):
+    """Looks workers up and hears how they do (fleet.registry.Fleet)."""
+
+    def worker(self, worker_id: int, generation: int) -> Endpoint | None: ...
+    def note_success(self, worker_id: int, generation: int) -> None: ...
+    def note_failure(self, worker_id: int, generation: int, kind: FailureKind) -> None: ...
+
+
+class AttemptFailed(Exception):
+    """Nothing of an answer has reached the client, and another worker may do better.
+
+    ``may_still_run``: the worker had the request and may be at work on it.
+    """
+
+    def __init__(self, kind: FailureKind, message: str, *, may_still_run: bool = False) -> None:
+        super().__init__(message)
+        self.kind: FailureKind = kind
+        self.message = message
+        self.may_still_run = may_still_run
+
+
+@dataclass(slots=True)
+class Call:
+    """A request that was understood. ``headers``: the ready lines for the worker."""
+
+    dialect: Dialect
+    body: bytes
+    scan: Scan
+    who: Identity
+    tenant: str
+    headers: bytes
+    live: LiveTrajectory
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One try of a step on one worker. ``rid``: 32 hex digits, never used twice."""
+
+    dispatch: Dispatch
+    worker: Endpoint
+    rid: str
+
+
+@dataclass(slots=True)
+class Run:
+    """A step on its way, and everything its ending needs."""
+
+    call: Call
+    reply: Reply
+    interrupts: Interrupts
+    account: OpenStep
+    ticket: Ticket
+    attempt: Attempt | None = None
+    tap: StreamTap | None = None
+    answer: Answer | None = None
+    last_failure: str = ""
+
+
+def identity_headers(who: Identity) -> Headers:
+    """What every answer to a step says of it."""
+    return [
+        (b"x-heddle-trajectory-id", who.trajectory_id.encode("latin-1", "replace")),
+        (b"x-heddle-trajectory-source", who.source.encode("latin-1", "replace")),
+        (b"x-heddle-step", b"%d" % who.step),
+    ]
+
+
+class RunningSteps:
+    """The live steps of this process, by ticket."""
+
+    def __init__(self) -> None:
+        self._runs: dict[int, Run] = {}
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def add(self, run: Run) -> None:
+        self._runs[run.ticket.step] = run
+
+    def remove(self, run: Run) -> None:
+        del self._runs[run.ticket.step]
+
+    def attempts_of(self, rid: str) -> list[Attempt]:
+        """Running attempts under this id: the one minted for the worker, or the caller's own."""
+        return [
+            run.attempt
+            for run in self._runs.values()
+            if run.attempt is not None and (rid == run.attempt.rid or _was_sent_as(run.call, rid))
+        ]
+
+    def end_waiting(self, rid: str | None) -> int:
+        """Aborts the steps that wait here (of the caller's ``rid``; all for None). Returns how many."""
+        waiting = [
+            run
+            for run in self._runs.values()
+            if run.attempt is None and (rid is None or _was_sent_as(run.call, rid))
+        ]
+        for run in waiting:
+            run.interrupts.stop()
+        return len(waiting)
+
+
+def _was_sent_as(call: Call, rid: str) -> bool:
+    """Whether the client gave its request this id. Aborts are rare, so bodies are read only when one comes."""
+    if rid.encode() not in call.body:
+        return False
+    body = json.loads(call.body)
+    return isinstance(body, dict) and body.get("rid") == rid
+
+
+def body_for(call: Call, attempt: Attempt) -> bytes:
+    """The body of this attempt: rid and priority where the engine knows them, usage asked for, else
+    untouched.
+    """
+    features = attempt.worker.features
+    sense = features.priority
+    drop: list[str] = [name for name in OWN_FIELDS if name in call.scan.fields]
+    if sense == "none":
+        drop.append("priority")
+    if not features.rid:
+        drop.append("rid")
+    return splice(
+        call.body,
+        call.scan,
+        rid=attempt.rid if features.rid else None,
+        priority=None if sense == "none" else PRIORITY_SIGN[sense] * attempt.dispatch.priority,
+        ask_usage=call.scan.stream and call.dialect.asks_usage,
+        drop=drop,
+    )
+
+
+def outcome_of(answer: Answer | None) -> Outcome:
+    """Of a whole answer. It may still say that the engine broke it off; that is never a normal stop."""
+    if answer is None or answer.error is not None:
+        return Outcome.WORKER_ERROR
+    return Outcome.ABORTED if "abort" in answer.finish_reasons else Outcome.DONE
+
+
+def rejection(reject: Reject, last_failure: str) -> ApiError:
+    """What the caller is told of a step that the core refuses; the last worker's own words help."""
+    message = REJECTIONS.get(reject.reason, "This step cannot run now")
+    if last_failure:
+        message = f"{message}; the last one said: {last_failure}"
+    return ApiError(reject.status, message, code=reject.reason, retry_after_s=reject.retry_after_ms / 1000)

@@ -1,0 +1,114 @@
+"""Runs the gateway in this process: uvicorn with uvloop and httptools, logs as JSON lines, a bounded
+goodbye.
+"""
+
+import json
+import logging
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import uvicorn
+
+from heddle_gateway.app import StartError, create_app
+from heddle_gateway.asgi.server_protocol import GatewayProtocol
+from heddle_gateway.settings import Settings
+
+log = logging.getLogger(__name__)
+
+# Longer than the keep-alive of the load balancers and clients in front, who must be the ones to close: else a
+# request meets a closing connection.
+KEEP_ALIVE_S: Final = 75
+# Identity headers and traces are long; uvicorn's parser would take 64 KiB, nginx in front usually 32 KiB.
+BACKLOG: Final = 4096
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object a line; what came from clients cannot break out of its string."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "time": self.formatTime(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line)
+
+
+class GatewayServer(uvicorn.Server):
+    """Ends with its own exit code: uvicorn's would raise the signal again after a clean end."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        before = {
+            number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)
+        }
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def configure_logging() -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines())
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+
+
+def serve(settings: Settings) -> int:
+    """Until SIGTERM or SIGINT. Returns the exit code: 0 after a clean end, 1 when it could not start."""
+    configure_logging()
+    try:
+        listening = _listen(settings.host, settings.port)
+    except OSError as error:
+        log.error("cannot listen on %s:%d: %s", settings.host, settings.port, error)
+        return 1
+    try:
+        app = create_app(settings)
+    except StartError as error:
+        log.error("%s", error)
+        listening.close()
+        return 1
+    server = GatewayServer(
+        uvicorn.Config(
+            app,
+            loop="uvloop",
+            http=GatewayProtocol,
+            ws="none",
+            lifespan="on",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            date_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=KEEP_ALIVE_S,
+            timeout_graceful_shutdown=max(1, round(settings.shutdown_grace_s)),
+        )
+    )
+    host, port = listening.getsockname()[:2]
+    log.info("listening on http://%s:%d", f"[{host}]" if ":" in host else host, port)
+    server.run(sockets=[listening])
+    return 0 if server.started else 1
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Bound before anything starts, so that a taken port is said at once and port 0 is known."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((host, port))
+        listening.listen(BACKLOG)
+    except OSError:
+        listening.close()
+        raise
+    return listening

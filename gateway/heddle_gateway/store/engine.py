@@ -1,0 +1,98 @@
+"""Opens the history database and sorts its errors.
+
+SQLite runs in WAL mode: readers of the admin API never wait for the writer. One process writes; another that
+holds the lock (a backup, a shell) delays writes and nothing else.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, event, exc
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+# How long SQLite itself waits for another process's lock; the writer's back-off waits beyond it.
+SQLITE_BUSY_MS = 2_000
+
+# What a statement can raise, by SQLAlchemy or past it (sqlite3 reports unfit values with built-in errors).
+STORE_FAULTS = (exc.SQLAlchemyError, OSError, TimeoutError, ValueError, OverflowError)
+# The database is there and will not take these values, now or later.
+_REFUSALS = (exc.DataError, exc.IntegrityError, exc.ProgrammingError, ValueError, OverflowError)
+# The database is away, locked, full or damaged: the same write may succeed later.
+_OUTAGES = (exc.DBAPIError, exc.DisconnectionError, exc.TimeoutError, OSError, TimeoutError)
+
+
+class StoreError(Exception):
+    """The history database could not be opened or read. The message is fit for an operator."""
+
+
+def history_url(location: str) -> URL:
+    """A SQLAlchemy URL with an async driver from a URL or a plain file name.
+
+    Raises ValueError for what is neither, or names a database that is neither SQLite nor PostgreSQL.
+    """
+    if not location:
+        raise ValueError("no history database is named: give a file, or a URL of sqlite or postgresql")
+    try:
+        url = make_url(location) if "://" in location else URL.create("sqlite", database=location)
+    except exc.ArgumentError as error:
+        raise ValueError(f"{location!r} is not a database URL") from error
+    match url.get_backend_name():
+        case "sqlite":
+            return url.set(drivername="sqlite+aiosqlite")
+        case "postgresql":
+            return url if "+" in url.drivername else url.set(drivername="postgresql+asyncpg")
+        case other:
+            raise ValueError(f"history database {other!r} is not known: use sqlite or postgresql")
+
+
+def _prepare_sqlite(connection: Any, _record: Any) -> None:
+    # Python's driver would begin transactions by its own rules and never before CREATE TABLE, so that a
+    # migration cut short would leave half a schema: SQLAlchemy begins them.
+    connection.isolation_level = None
+    cursor: Any = connection.cursor()
+    cursor.execute("PRAGMA journal_mode=WAL")
+    # In WAL mode this can lose the last transactions at a power cut, never corrupt: right for history.
+    cursor.execute("PRAGMA synchronous=NORMAL")
+    cursor.execute(f"PRAGMA busy_timeout={SQLITE_BUSY_MS}")
+    cursor.close()
+
+
+def _begin(connection: Connection) -> None:
+    connection.exec_driver_sql("BEGIN")
+
+
+def open_engine(location: str) -> AsyncEngine:
+    """The engine for ``location``; makes a SQLite file's folder. Connects at first use, not here.
+
+    Raises ValueError for a location that cannot be: see `history_url`, a folder that cannot be made, a driver
+    that is not installed.
+    """
+    url = history_url(location)
+    if url.get_backend_name() == "sqlite":
+        if url.database and url.database != ":memory:":
+            folder = Path(url.database).parent
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise ValueError(
+                    f"cannot make {folder} for the history database: {error.strerror}"
+                ) from error
+        engine = create_async_engine(url)
+        event.listen(engine.sync_engine, "connect", _prepare_sqlite)
+        event.listen(engine.sync_engine, "begin", _begin)
+        return engine
+    try:
+        return create_async_engine(url, pool_pre_ping=True)
+    except (ImportError, exc.NoSuchModuleError) as error:
+        raise ValueError(f"the driver of {url.drivername} is not installed: {error}") from error
+
+
+def is_refusal(fault: Exception) -> bool:
+    """Whether a fault lies in the values, so that trying again cannot help."""
+    return isinstance(fault, _REFUSALS) or not isinstance(fault, (*_OUTAGES, StoreError))
+
+
+def one_line(fault: Exception) -> str:
+    """The fault without the statement and its parameters: SQLAlchemy appends them, they are callers' data."""
+    return str(fault).partition("\n")[0]

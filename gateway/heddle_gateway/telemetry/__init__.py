@@ -1,0 +1,1 @@
+"""What leaves a finished step: the history queue and the metrics. Nothing here is awaited by a request."""

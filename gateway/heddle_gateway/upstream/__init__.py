@@ -1,0 +1,1 @@
+"""Bytes to the workers and back: connections, pools, headers, aborts."""

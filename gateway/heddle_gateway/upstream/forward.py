@@ -1,0 +1,139 @@
+"""The byte path to the workers: one request out, one answer back, and the abort of a request by its rid.
+
+Invariant: nothing here retries, queues or chooses; it says what happened, and the core decides what follows.
+"""
+
+import asyncio
+import logging
+from typing import Final, Protocol
+
+from heddle_gateway.upstream.connection import WorkerConnection
+from heddle_gateway.upstream.errors import UpstreamError
+from heddle_gateway.upstream.pool import PoolLimits, WorkerPool
+
+log = logging.getLogger(__name__)
+
+# The next step of a trajectory waits for the abort of the last one; longer than this it is not held up.
+ABORT_TIMEOUT_S: Final = 2.0
+UNUSED_POOL_S: Final = 60.0
+
+
+class Endpoint(Protocol):
+    """Where a worker listens. ``base_url`` has no trailing slash and no ``/v1``."""
+
+    @property
+    def base_url(self) -> str: ...
+    @property
+    def api_key(self) -> str | None: ...
+
+
+class Exchange:
+    """One answer of a worker. ``close`` it in every case: what is not read to its end is aborted."""
+
+    __slots__ = ("_connection", "_pool", "headers", "status")
+
+    def __init__(self, pool: WorkerPool, connection: WorkerConnection) -> None:
+        self._pool = pool
+        self._connection = connection
+        self.status = connection.status
+        self.headers = connection.headers
+
+    def body(self) -> bytes:
+        """The whole body, of an exchange opened with ``whole``."""
+        return self._connection.buffered_body()
+
+    async def read(self) -> bytes:
+        """The next bytes of the body; empty at its end. Raises WorkerLost or WorkerSilent."""
+        return await self._connection.read()
+
+    async def read_rest(self, limit: int) -> bytes:
+        """What is left of the body, about ``limit`` bytes at most (``close`` aborts the rest)."""
+        parts: list[bytes] = []
+        size = 0
+        while size < limit and (part := await self._connection.read()):
+            parts.append(part)
+            size += len(part)
+        return b"".join(parts)
+
+    def close(self) -> None:
+        self._pool.release(self._connection)
+
+
+class Upstream:
+    """All pools of one process, by base URL."""
+
+    def __init__(self, limits: PoolLimits) -> None:
+        self._limits = limits
+        self._pools: dict[str, WorkerPool] = {}
+
+    async def open(
+        self, endpoint: Endpoint, path: bytes, headers: bytes, body: bytes, *, whole: bool
+    ) -> Exchange:
+        """POSTs ``body`` and waits for the response headers, or with ``whole`` for the complete answer.
+
+        ``headers`` are ready lines, each ended by CRLF. Raises an UpstreamError; cancelling closes the
+        socket.
+        """
+        pool = self._pool(endpoint.base_url)
+        key = endpoint.api_key
+        request = b"".join(
+            (
+                b"POST ",
+                pool.path_prefix,
+                path,
+                b" HTTP/1.1\r\nhost: ",
+                pool.host_header,
+                b"\r\n",
+                b"authorization: Bearer " + key.encode("latin-1") + b"\r\n" if key else b"",
+                headers,
+                b"content-length: %d\r\n\r\n" % len(body),
+                body,
+            )
+        )
+        return Exchange(pool, await pool.exchange(request, whole=whole))
+
+    async def abort(self, endpoint: Endpoint, rid: str) -> bool:
+        """``POST /abort_request`` for one rid; True when the engine answered. Never raises, never over 2 s.
+
+        SGLang matches rids by prefix, so only whole rids of fixed length may be passed.
+        """
+        body = b'{"rid": "%s"}' % rid.encode("ascii")
+        try:
+            async with asyncio.timeout(ABORT_TIMEOUT_S):
+                exchange = await self.open(
+                    endpoint, b"/abort_request", b"content-type: application/json\r\n", body, whole=True
+                )
+        except (UpstreamError, TimeoutError) as error:
+            log.warning("abort of %s at %s failed: %s", rid, endpoint.base_url, error)
+            return False
+        exchange.close()
+        return exchange.status < 400
+
+    def connections(self) -> dict[str, tuple[int, int]]:
+        """(busy, idle) connections by base URL, for the metrics."""
+        return {url: (pool.busy, pool.idle) for url, pool in self._pools.items()}
+
+    def stats(self) -> dict[str, int]:
+        """Connections of all pools, for the metrics."""
+        pools = self._pools.values()
+        return {
+            "connections_busy": sum(pool.busy for pool in pools),
+            "connections_idle": sum(pool.idle for pool in pools),
+        }
+
+    def close(self) -> None:
+        for pool in self._pools.values():
+            pool.close()
+        self._pools.clear()
+
+    def _pool(self, base_url: str) -> WorkerPool:
+        pool = self._pools.get(base_url)
+        if pool is None:
+            self._forget_unused(asyncio.get_running_loop().time() - UNUSED_POOL_S)
+            pool = self._pools[base_url] = WorkerPool(base_url, self._limits)
+        return pool
+
+    def _forget_unused(self, before: float) -> None:
+        """Workers come and go under new URLs; the pool of one that is gone holds nothing worth keeping."""
+        for url in [url for url, pool in self._pools.items() if not pool.busy and pool.used_at < before]:
+            self._pools.pop(url).close()

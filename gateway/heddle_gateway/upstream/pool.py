@@ -1,0 +1,148 @@
+"""The connections to one worker.
+
+Invariants: every connection is either idle in the pool or owned by one exchange. Connections are counted by
+looking at these two sets. There is no queue here: the core decides who waits, so a full pool is an error.
+"""
+
+import asyncio
+import socket
+import ssl
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import urlsplit
+
+from heddle_gateway.upstream.connection import ConnectionState, WorkerConnection
+from heddle_gateway.upstream.errors import WorkerLost, WorkerOverCommitted, WorkerUnreachable
+
+# A kept connection that dies this soon after a request went out, without one byte of an answer, was closed
+# by the worker at the same moment (its keep-alive ran out). Later than this the worker had the request.
+STALE_WINDOW_S: Final = 1.0
+# A host that vanished without a word is noticed by TCP itself; there is no other timeout on a long
+# generation.
+TCP_KEEPALIVE_IDLE_S: Final = 20
+TCP_KEEPALIVE_INTERVAL_S: Final = 5
+TCP_KEEPALIVE_PROBES: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class PoolLimits:
+    """``keepalive_s`` must lie below the workers' own (uvicorn: 5 s); ``idle_timeout_s`` 0 means none."""
+
+    connect_timeout_s: float = 5.0
+    keepalive_s: float = 4.0
+    idle_timeout_s: float = 0.0
+    max_connections: int = 8192
+
+
+class WorkerPool:
+    """Connections to one base URL, last used first."""
+
+    def __init__(self, base_url: str, limits: PoolLimits) -> None:
+        parts = urlsplit(base_url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError(f"not an http(s) URL: {base_url!r}")
+        self._host = parts.hostname
+        self._tls = ssl.create_default_context() if parts.scheme == "https" else None
+        self._port = parts.port or (443 if self._tls else 80)
+        self._limits = limits
+        self._idle: list[WorkerConnection] = []
+        self._busy: set[WorkerConnection] = set()
+        self.used_at = 0.0
+        self.path_prefix = parts.path.rstrip("/").encode("ascii")
+        self.host_header = parts.netloc.rsplit("@", 1)[-1].encode("ascii")
+
+    @property
+    def idle(self) -> int:
+        return len(self._idle)
+
+    @property
+    def busy(self) -> int:
+        return len(self._busy)
+
+    async def exchange(self, request: bytes, *, whole: bool) -> WorkerConnection:
+        """Sends ``request`` and waits for the headers (``whole``: for the complete answer).
+
+        Hand the connection to ``release`` afterwards, in any case where one was returned.
+        Raises an UpstreamError; a cancelled call closes its socket at once.
+        """
+        loop = asyncio.get_running_loop()
+        self.used_at = sent_at = loop.time()
+        kept = self._take_idle(sent_at)
+        if kept is not None:
+            try:
+                return await self._run(kept, request, whole)
+            except WorkerLost as lost:
+                if lost.answer_began or loop.time() - sent_at > STALE_WINDOW_S:
+                    raise
+        return await self._run(await self._connect(loop), request, whole)
+
+    def release(self, connection: WorkerConnection) -> None:
+        """Keeps the connection when its answer is complete, else closes the socket at once."""
+        self._busy.discard(connection)
+        if connection.reusable:
+            connection.rest(asyncio.get_running_loop().time())
+            self._idle.append(connection)
+        else:
+            connection.abort()
+
+    def close(self) -> None:
+        for connection in (*self._idle, *self._busy):
+            connection.abort()
+        self._idle.clear()
+        self._busy.clear()
+
+    async def _run(self, connection: WorkerConnection, request: bytes, whole: bool) -> WorkerConnection:
+        self._busy.add(connection)
+        answered = False
+        try:
+            connection.start(request, whole=whole)
+            await connection.answered()
+            answered = True
+        finally:
+            if not answered:
+                self.release(connection)
+        return connection
+
+    def _take_idle(self, now: float) -> WorkerConnection | None:
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.state is not ConnectionState.IDLE:
+                continue  # closed by the worker meanwhile
+            if now - connection.idle_since <= self._limits.keepalive_s:
+                return connection
+            # Last used first: all below are older still.
+            connection.abort()
+            for older in self._idle:
+                older.abort()
+            self._idle.clear()
+        return None
+
+    async def _connect(self, loop: asyncio.AbstractEventLoop) -> WorkerConnection:
+        if len(self._busy) >= self._limits.max_connections:
+            raise WorkerOverCommitted(
+                f"{len(self._busy)} connections to {self._host}:{self._port} are in use"
+            )
+        try:
+            async with asyncio.timeout(self._limits.connect_timeout_s):
+                transport, connection = await loop.create_connection(
+                    lambda: WorkerConnection(loop, idle_timeout_s=self._limits.idle_timeout_s),
+                    self._host,
+                    self._port,
+                    ssl=self._tls,
+                )
+        except TimeoutError as error:
+            raise WorkerUnreachable(
+                f"no connection to {self._host}:{self._port} within {self._limits.connect_timeout_s:g} s"
+            ) from error
+        except OSError as error:
+            raise WorkerUnreachable(f"no connection to {self._host}:{self._port}: {error}") from error
+        _watch_the_peer(transport.get_extra_info("socket"))
+        return connection
+
+
+def _watch_the_peer(sock: socket.socket) -> None:
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if hasattr(socket, "TCP_KEEPIDLE"):  # Linux; elsewhere the system's own intervals serve
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, TCP_KEEPALIVE_IDLE_S)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, TCP_KEEPALIVE_INTERVAL_S)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, TCP_KEEPALIVE_PROBES)

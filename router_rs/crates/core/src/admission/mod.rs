@@ -1,0 +1,62 @@
+//! Who may hold a worker's slots and KV at all: one file a variant, one table.
+//!
+//! Held steps wait in one queue over all workers; only its head is asked, so a long trajectory is not passed for ever
+//! by small ones that still fit. The wait is bounded by `max_hold_ms`.
+
+mod slots;
+mod unlimited;
+mod working_set;
+
+use serde::{Deserialize, Serialize};
+
+use crate::worker::Worker;
+
+/// The variants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AdmissionKind {
+    /// Every step is placed when it arrives.
+    Unlimited,
+    /// A step is placed when some worker has a free slot.
+    Slots,
+    /// A trajectory is placed when its KV fits beside those already admitted.
+    WorkingSet,
+}
+
+impl AdmissionKind {
+    /// The variant behind the name.
+    pub const fn variant(self) -> &'static dyn Admission {
+        match self {
+            Self::Unlimited => &unlimited::Unlimited,
+            Self::Slots => &slots::Slots,
+            Self::WorkingSet => &working_set::WorkingSet,
+        }
+    }
+}
+
+/// What an admission may look at.
+#[derive(Debug, Clone, Copy)]
+pub struct Applicant {
+    /// The trajectory was let in before and still holds its KV.
+    pub admitted: bool,
+    /// KV tokens that it needs: context and expected growth.
+    pub footprint: u64,
+    /// Steps beyond the slots that a worker may be given.
+    pub backlog: u32,
+    /// Share of the KV that is given out.
+    pub kv_headroom: f64,
+}
+
+/// A rule of admission.
+pub trait Admission: Sync {
+    /// The step need not ask.
+    fn passes(&self, applicant: &Applicant) -> bool;
+
+    /// `worker` could take it.
+    fn fits(&self, worker: &Worker, applicant: &Applicant) -> bool;
+
+    /// Held steps go by remaining length, whatever the order on the workers is.
+    fn longest_first(&self) -> bool {
+        false
+    }
+}

@@ -1,0 +1,23 @@
+//! Trajectories are admitted, not requests: each holds its context and its expected growth through its tool gaps.
+//!
+//! Longest first, because the longest decide the makespan. A trajectory that was let in is never held again: taking
+//! its KV away in mid-run costs more than the room it gives.
+
+use super::{Admission, Applicant};
+use crate::worker::Worker;
+
+pub(super) struct WorkingSet;
+
+impl Admission for WorkingSet {
+    fn passes(&self, applicant: &Applicant) -> bool {
+        applicant.admitted
+    }
+
+    fn fits(&self, worker: &Worker, applicant: &Applicant) -> bool {
+        worker.has_room(applicant.footprint, applicant.kv_headroom)
+    }
+
+    fn longest_first(&self) -> bool {
+        true
+    }
+}

@@ -1,0 +1,402 @@
+//! How long a trajectory still is, before and beside a trained predictor.
+//!
+//! Lengths are taken as lognormal. The distribution of a trajectory is blended from a prior, from all trajectories
+//! that ended, and from the ended ones of its group; what it has generated so far conditions it:
+//! `E[X - s | X > s]`. The longer it runs past what was expected, the more is still to come: a heavy tail has no
+//! "nearly done".
+
+use crate::policy::Policy;
+
+/// Trajectories that running statistics look back over.
+const MEMORY: f64 = 2048.0;
+/// Gaps that must have been seen before they say when a trajectory is dormant.
+const GAPS_NEEDED: f64 = 32.0;
+/// Shortest time after which a trajectory can be dormant.
+const DORMANT_FLOOR_US: f64 = 1_000_000.0;
+/// Spread within a group as a share of the spread of all: siblings share the prompt.
+const GROUP_SPREAD: f64 = 0.7;
+/// Siblings that the overall mean counts for in a group.
+const GROUP_PRIOR: f64 = 1.0;
+
+/// Running mean and variance of logarithms, forgetting what lies far back.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct LogStats {
+    n: f64,
+    mean: f64,
+    m2: f64,
+}
+
+impl LogStats {
+    /// Adds ln(`value`), at least ln 1.
+    pub fn add(&mut self, value: f64) {
+        if self.n >= MEMORY {
+            let keep = (MEMORY - 1.0) / self.n;
+            self.n *= keep;
+            self.m2 *= keep;
+        }
+        let x = value.max(1.0).ln();
+        self.n += 1.0;
+        let delta = x - self.mean;
+        self.mean += delta / self.n;
+        self.m2 += delta * (x - self.mean);
+    }
+
+    /// Takes an earlier value back: the trajectory was not over.
+    pub fn take_back(&mut self, value: f64) {
+        if self.n < 2.0 {
+            *self = Self::default();
+            return;
+        }
+        let x = value.max(1.0).ln();
+        let before = (self.mean * self.n - x) / (self.n - 1.0);
+        self.m2 = (self.m2 - (x - self.mean) * (x - before)).max(0.0);
+        self.mean = before;
+        self.n -= 1.0;
+    }
+
+    /// Number of values, after forgetting.
+    pub fn count(&self) -> f64 {
+        self.n
+    }
+}
+
+/// A lognormal length.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct LogNormal {
+    /// Mean of the logarithm.
+    pub mu: f64,
+    /// Standard deviation of the logarithm.
+    pub sigma: f64,
+}
+
+impl LogNormal {
+    /// The lognormal with this mean (of the length itself) and this spread of its logarithm.
+    pub fn with_mean(mean: f64, sigma: f64) -> Self {
+        Self {
+            mu: mean.max(1e-9).ln() - sigma * sigma / 2.0,
+            sigma,
+        }
+    }
+
+    /// `E[X - s | X > s]`.
+    ///
+    /// With u = (ln s - mu) / sigma the conditional mean is `s * h(u - sigma) / h(u)`, where
+    /// `h(x) = erfcx(x / sqrt 2)`: no difference of tiny tail probabilities, so it holds arbitrarily far out.
+    pub fn remaining_after(&self, s: f64) -> f64 {
+        let mean = (self.mu + self.sigma * self.sigma / 2.0).exp();
+        if s <= 0.0 {
+            return mean;
+        }
+        if self.sigma < 1e-6 {
+            return (mean - s).max(0.0);
+        }
+        let u = (s.ln() - self.mu) / self.sigma;
+        if u < -4.0 {
+            return (mean - s).max(0.0);
+        }
+        let root = std::f64::consts::SQRT_2;
+        let ratio = erfcx((u - self.sigma) / root) / erfcx(u / root);
+        (s * (ratio - 1.0)).max(0.0)
+    }
+}
+
+/// exp(x²)·erfc(x): series below 2, continued fraction above; relative error below 1e-9 for x > -6.
+fn erfcx(x: f64) -> f64 {
+    if x < 2.0 {
+        // erf(x) = 2/sqrt(pi) * exp(-x²) * sum of 2^k x^(2k+1) / (2k+1)!!
+        let square = x * x;
+        let mut term = x;
+        let mut sum = x;
+        let mut k = 1.0;
+        while term.abs() > 1e-12 * sum.abs() && k < 200.0 {
+            term *= 2.0 * square / (2.0 * k + 1.0);
+            sum += term;
+            k += 1.0;
+        }
+        square.exp() - std::f64::consts::FRAC_2_SQRT_PI * sum
+    } else {
+        // erfcx(x) = 1/sqrt(pi) / (x + (1/2)/(x + 1/(x + (3/2)/(x + ...)))), evaluated from the inside.
+        let mut tail = x;
+        for k in (1..=40).rev() {
+            tail = x + f64::from(k) / 2.0 / tail;
+        }
+        std::f64::consts::FRAC_2_SQRT_PI / 2.0 / tail
+    }
+}
+
+/// A predictor's word on a trajectory.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Prediction {
+    /// Remaining length when it was made.
+    pub length: LogNormal,
+    /// Tokens the trajectory had generated then.
+    pub generated: u64,
+    /// Steps the trajectory had ended then.
+    pub steps: u32,
+}
+
+/// What is known about one trajectory.
+#[derive(Debug, Clone, Copy)]
+pub struct Progress<'a> {
+    /// Output tokens of its ended steps.
+    pub generated: u64,
+    /// Its ended steps.
+    pub steps: u32,
+    /// The last prediction.
+    pub prediction: Option<Prediction>,
+    /// Its group's ended members.
+    pub siblings: Option<&'a LogStats>,
+}
+
+/// Statistics over all trajectories of this process.
+#[derive(Debug, Clone, Default)]
+pub struct Estimator {
+    ended: LogStats,
+    gaps: LogStats,
+    /// Mean growth of the context from one step to the next, in tokens.
+    growth: Option<f64>,
+    /// Mean output tokens of a step.
+    step_tokens: Option<f64>,
+    /// Share of its time that a trajectory spends in the engine, from mean step time and mean gap.
+    service_us: Option<f64>,
+    gap_us: Option<f64>,
+}
+
+fn blend(mean: &mut Option<f64>, value: f64) {
+    const WEIGHT: f64 = 1.0 / 64.0;
+    *mean = Some(mean.map_or(value, |old| old + WEIGHT * (value - old)));
+}
+
+impl Estimator {
+    /// Expected output tokens still to come, at least 1.
+    pub fn remaining(&self, policy: &Policy, of: &Progress<'_>) -> u64 {
+        let tokens = match of.prediction {
+            Some(p) if of.steps.saturating_sub(p.steps) < policy.prediction_ttl_steps => p
+                .length
+                .remaining_after(of.generated.saturating_sub(p.generated) as f64),
+            _ => self
+                .length(policy, of.siblings)
+                .remaining_after(of.generated as f64),
+        };
+        // A length past 2^40 tokens is a broken prediction; the bound keeps sums far from overflow.
+        tokens.clamp(1.0, (1u64 << 40) as f64).round() as u64
+    }
+
+    /// Distribution of a trajectory's whole length before it has done anything.
+    fn length(&self, policy: &Policy, siblings: Option<&LogStats>) -> LogNormal {
+        let prior = LogNormal::with_mean(policy.prior_mean_tokens, policy.prior_sigma);
+        let weight = policy.prior_weight;
+        let n = self.ended.n;
+        let mu = if n > 0.0 {
+            (weight * prior.mu + n * self.ended.mean) / (weight + n)
+        } else {
+            prior.mu
+        };
+        let variance = if n > 0.0 {
+            let shift = self.ended.mean - mu;
+            (weight * prior.sigma.powi(2) + self.ended.m2 + n * shift * shift) / (weight + n)
+        } else {
+            prior.sigma.powi(2)
+        };
+        let sigma = variance.sqrt();
+        match siblings {
+            Some(group) if group.n > 0.0 => LogNormal {
+                mu: (GROUP_PRIOR * mu + group.n * group.mean) / (GROUP_PRIOR + group.n),
+                sigma: sigma * GROUP_SPREAD,
+            },
+            _ => LogNormal { mu, sigma },
+        }
+    }
+
+    /// A trajectory of this length is over, as far as can be told.
+    pub fn trajectory_ended(&mut self, tokens: u64) {
+        self.ended.add(tokens as f64);
+    }
+
+    /// It was not over.
+    pub fn trajectory_returned(&mut self, tokens: u64) {
+        self.ended.take_back(tokens as f64);
+    }
+
+    /// A tool gap lasted `us`.
+    pub fn gap_seen(&mut self, us: u64) {
+        self.gaps.add(us as f64);
+        blend(&mut self.gap_us, us as f64);
+    }
+
+    /// A step took `service_us` from dispatch to end, generated `output` tokens and grew the context by `growth`.
+    pub fn step_seen(&mut self, service_us: u64, output: u64, growth: u64) {
+        blend(&mut self.service_us, service_us as f64);
+        blend(&mut self.step_tokens, output as f64);
+        blend(&mut self.growth, growth as f64);
+    }
+
+    /// Time in the tool gap after which a trajectory does not count as active: two sigmas past the usual gap, at
+    /// most `dormant_after_ms` of the policy.
+    pub fn dormant_after(&self, policy: &Policy) -> u64 {
+        let bound = policy.dormant_after_ms.saturating_mul(1000);
+        if self.gaps.n < GAPS_NEEDED {
+            return bound;
+        }
+        let sigma = (self.gaps.m2 / self.gaps.n).sqrt();
+        let usual = (self.gaps.mean + 2.0 * sigma).exp();
+        (usual.max(DORMANT_FLOOR_US) as u64).min(bound)
+    }
+
+    /// Tokens by which a context is expected to grow until its next step has ended.
+    pub fn expected_growth(&self) -> u64 {
+        self.growth.unwrap_or(0.0).round() as u64
+    }
+
+    /// Output tokens of a usual step.
+    pub fn step_tokens(&self) -> f64 {
+        self.step_tokens.unwrap_or(256.0).max(1.0)
+    }
+
+    /// Share of its time that an active trajectory spends in an engine, above 0.
+    pub fn duty(&self) -> f64 {
+        match (self.service_us, self.gap_us) {
+            (Some(service), Some(gap)) => (service / (service + gap).max(1.0)).clamp(0.01, 1.0),
+            _ => 1.0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scaled_complementary_error_function_is_exact_where_it_is_known() {
+        for (x, known) in [
+            (0.0, 1.0),
+            (0.5, 0.615_690_344_2),
+            (1.0, 0.427_583_576_2),
+            (3.0, 0.179_001_151_2),
+        ] {
+            assert!((erfcx(x) - known).abs() < 1e-8, "{x}: {}", erfcx(x));
+        }
+        assert!((erfcx(1.999_999) - erfcx(2.000_001)).abs() < 1e-6);
+        assert!((erfcx(-2.0) - 108.940_904_389_9).abs() < 1e-6);
+        assert!((erfcx(50.0) * 50.0 * std::f64::consts::PI.sqrt() - 1.0).abs() < 1e-3);
+    }
+
+    #[test]
+    fn remaining_after_agrees_with_numerical_integration() {
+        let length = LogNormal {
+            mu: 7.0,
+            sigma: 1.0,
+        };
+        for s in [1.0, 100.0, 1000.0, 5000.0, 40_000.0] {
+            let (mut mass, mut moment) = (0.0, 0.0);
+            let steps = 200_000;
+            for i in 0..steps {
+                let z = -9.0 + 18.0 * (f64::from(i) + 0.5) / f64::from(steps);
+                let x = (length.mu + length.sigma * z).exp();
+                if x > s {
+                    let density = (-z * z / 2.0).exp();
+                    mass += density;
+                    moment += density * (x - s);
+                }
+            }
+            let expected = moment / mass;
+            let got = length.remaining_after(s);
+            assert!(
+                (got / expected - 1.0).abs() < 2e-3,
+                "s={s}: {got} against {expected}"
+            );
+        }
+    }
+
+    #[test]
+    fn remaining_stays_finite_and_grows_far_past_what_was_expected() {
+        let length = LogNormal {
+            mu: 6.0,
+            sigma: 0.5,
+        };
+        let mut last = 0.0;
+        for s in [2_000.0, 20_000.0, 2e6, 2e9] {
+            let remaining = length.remaining_after(s);
+            assert!(
+                remaining.is_finite() && remaining > last,
+                "s={s}: {remaining}"
+            );
+            last = remaining;
+        }
+    }
+
+    #[test]
+    fn ended_siblings_outweigh_the_prior() {
+        let policy = Policy::default();
+        let estimator = Estimator::default();
+        let mut siblings = LogStats::default();
+        for _ in 0..8 {
+            siblings.add(30_000.0);
+        }
+        let blank = Progress {
+            generated: 0,
+            steps: 0,
+            prediction: None,
+            siblings: None,
+        };
+        let with = estimator.remaining(
+            &policy,
+            &Progress {
+                siblings: Some(&siblings),
+                ..blank
+            },
+        );
+        assert!(with > 2 * estimator.remaining(&policy, &blank), "{with}");
+        assert!(with > 20_000 && with < 45_000, "{with}");
+    }
+
+    #[test]
+    fn a_prediction_counts_down_and_runs_out() {
+        let policy = Policy {
+            prediction_ttl_steps: 2,
+            ..Policy::default()
+        };
+        let estimator = Estimator::default();
+        let prediction = Prediction {
+            length: LogNormal::with_mean(900.0, 0.0),
+            generated: 100,
+            steps: 1,
+        };
+        let at = |generated, steps| {
+            let progress = Progress {
+                generated,
+                steps,
+                prediction: Some(prediction),
+                siblings: None,
+            };
+            estimator.remaining(&policy, &progress)
+        };
+        assert_eq!(at(100, 1), 900);
+        assert_eq!(at(600, 2), 400);
+        assert_eq!(at(5_000, 2), 1);
+        assert!(at(100, 3) > 2_000, "back to the prior after two steps");
+    }
+
+    #[test]
+    fn what_is_taken_back_leaves_no_trace() {
+        let mut stats = LogStats::default();
+        stats.add(10.0);
+        stats.add(200.0);
+        let before = stats;
+        stats.add(5_000.0);
+        stats.take_back(5_000.0);
+        assert!((stats.mean - before.mean).abs() < 1e-9 && (stats.m2 - before.m2).abs() < 1e-9);
+    }
+
+    #[test]
+    fn usual_gaps_decide_when_a_trajectory_is_dormant() {
+        let policy = Policy::default();
+        let mut estimator = Estimator::default();
+        assert_eq!(estimator.dormant_after(&policy), 60_000_000);
+        for i in 0..100u64 {
+            estimator.gap_seen(1_000_000 + 20_000 * i);
+        }
+        let after = estimator.dormant_after(&policy);
+        assert!((2_000_000..6_000_000).contains(&after), "{after}");
+    }
+}

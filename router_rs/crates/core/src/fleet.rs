@@ -1,0 +1,143 @@
+//! All workers, in one dense list by id.
+//!
+//! Placement looks at every worker for every step, so they lie side by side, and a [`Place`] finds one without a search.
+//!
+//! Invariants: `ids` and `workers` run in parallel, ids ascending; after [`Fleet::refresh`] the derived fields agree with
+//! the workers' states. A place is valid until a worker is added or removed.
+
+use std::cmp::Reverse;
+
+use crate::WorkerId;
+use crate::worker::{Worker, WorkerState};
+
+/// Position of a worker in the list.
+pub type Place = usize;
+
+/// The workers.
+#[derive(Debug)]
+pub struct Fleet {
+    ids: Vec<WorkerId>,
+    workers: Vec<Worker>,
+    by_degree: Vec<Place>,
+    usable: WorkerState,
+    alive: usize,
+}
+
+impl Default for Fleet {
+    fn default() -> Self {
+        Self {
+            ids: Vec::new(),
+            workers: Vec::new(),
+            by_degree: Vec::new(),
+            usable: WorkerState::Draining,
+            alive: 0,
+        }
+    }
+}
+
+impl Fleet {
+    /// The worker with this id.
+    pub fn get(&self, id: WorkerId) -> Option<&Worker> {
+        self.place_of(id).map(|place| &self.workers[place])
+    }
+
+    /// The worker with this id, to change; call [`Fleet::refresh`] after a change of its state or degree.
+    pub fn get_mut(&mut self, id: WorkerId) -> Option<&mut Worker> {
+        self.place_of(id).map(|place| &mut self.workers[place])
+    }
+
+    /// Where the worker with this id is in the list.
+    pub fn place_of(&self, id: WorkerId) -> Option<Place> {
+        self.ids.binary_search(&id).ok()
+    }
+
+    /// The worker at `place`.
+    pub fn at(&self, place: Place) -> &Worker {
+        &self.workers[place]
+    }
+
+    /// All workers by id, also those that are down.
+    pub fn iter(&self) -> impl Iterator<Item = &Worker> + '_ {
+        self.workers.iter()
+    }
+
+    /// Adds a worker, or replaces the one with its id.
+    pub fn insert(&mut self, worker: Worker) {
+        match self.ids.binary_search(&worker.id) {
+            Ok(place) => self.workers[place] = worker,
+            Err(place) => {
+                self.ids.insert(place, worker.id);
+                self.workers.insert(place, worker);
+            }
+        }
+        self.refresh();
+    }
+
+    /// Takes a worker out.
+    pub fn remove(&mut self, id: WorkerId) {
+        if let Some(place) = self.place_of(id) {
+            self.ids.remove(place);
+            self.workers.remove(place);
+            self.refresh();
+        }
+    }
+
+    /// Ids of all workers, ascending.
+    pub fn ids(&self) -> &[WorkerId] {
+        &self.ids
+    }
+
+    /// Living workers, highest degree first, then by id.
+    pub fn by_degree(&self) -> &[Place] {
+        &self.by_degree
+    }
+
+    /// The state of workers that take steps: draining ones only while no other is there.
+    pub fn usable_state(&self) -> WorkerState {
+        self.usable
+    }
+
+    /// Workers that are not down.
+    pub fn alive(&self) -> usize {
+        self.alive
+    }
+
+    /// Derives what depends on the workers' states and degrees.
+    pub fn refresh(&mut self) {
+        let workers = &self.workers;
+        self.by_degree.clear();
+        self.by_degree
+            .extend((0..workers.len()).filter(|&place| workers[place].state != WorkerState::Down));
+        self.alive = self.by_degree.len();
+        self.by_degree
+            .sort_by_key(|&place| Reverse(workers[place].degree));
+        let active = workers
+            .iter()
+            .any(|worker| worker.state == WorkerState::Active);
+        self.usable = if active {
+            WorkerState::Active
+        } else {
+            WorkerState::Draining
+        };
+    }
+
+    /// True when the derived fields agree with the workers.
+    pub fn is_consistent(&self) -> bool {
+        let living = self
+            .workers
+            .iter()
+            .filter(|w| w.state != WorkerState::Down)
+            .count();
+        let active = self.workers.iter().any(|w| w.state == WorkerState::Active);
+        self.ids.is_sorted_by(|a, b| a < b)
+            && self.ids.len() == self.workers.len()
+            && self
+                .ids
+                .iter()
+                .zip(&self.workers)
+                .all(|(id, worker)| *id == worker.id)
+            && self.alive == living
+            && self.by_degree.len() == living
+            && (self.usable == WorkerState::Active) == active
+    }
+}

@@ -1,0 +1,369 @@
+//! Keeping up what is known of lengths: estimates, rankings, homes and the KV they stand for.
+//!
+//! Every change of a trajectory's estimate, home or footprint goes through here, so the rankings cannot drift from it.
+//! Estimates are renewed by a trajectory's own events only; what an ended sibling teaches reaches the others with their
+//! next step. That bounds the work per event.
+
+use crate::action::ExpireReason;
+use crate::estimate::{LogNormal, Prediction, Progress};
+use crate::event::EventError;
+use crate::machine::Core;
+use crate::timer::Timer;
+use crate::trajectory::{Home, Phase, Trajectory};
+use crate::worker::{Worker, WorkerState};
+use crate::{GroupId, StepId, TrajectoryId, WorkerId};
+
+impl Core {
+    /// The worker that a trajectory is at home on, if that life of the worker still lasts.
+    pub(crate) fn home_of(&self, trajectory: &Trajectory) -> Option<&Worker> {
+        let home = trajectory.home?;
+        let worker = self.workers.get(home.worker)?;
+        (worker.life == home.life && worker.state != WorkerState::Down).then_some(worker)
+    }
+
+    /// KV tokens that a trajectory needs: its context and the expected growth until the end of its next step.
+    pub(crate) fn footprint(&self, trajectory: &Trajectory) -> u64 {
+        trajectory.context_tokens + self.estimator.expected_growth()
+    }
+
+    /// The trajectory of an arriving step, made known if it is new, and back among the active ones.
+    pub(crate) fn greet(&mut self, id: TrajectoryId, group: Option<GroupId>) {
+        if !self.trajectories.contains(id) {
+            self.trajectories.insert(id, Trajectory::new(id, group));
+            self.phases[Phase::Created as usize] += 1;
+            if let Some(group) = group {
+                self.groups.join(group);
+            }
+        }
+        let Some(trajectory) = self.trajectories.get_mut(id) else {
+            return;
+        };
+        // The group may be learned later than the first step.
+        if let (None, Some(group)) = (trajectory.group, group) {
+            trajectory.group = Some(group);
+            self.groups.join(group);
+        }
+        if let Some(since) = trajectory.gap_since.take() {
+            self.estimator.gap_seen(self.now.saturating_sub(since));
+        }
+        if let Some(tokens) = trajectory.counted_as.take() {
+            self.estimator.trajectory_returned(tokens);
+            if let Some(group) = trajectory
+                .group
+                .and_then(|group| self.groups.get_mut(group))
+            {
+                group.ended.take_back(tokens as f64);
+                group.lessons += 1;
+            }
+        }
+        // Its own progress was taken in when its last step ended; siblings may have ended since.
+        let taught = self.lessons(id);
+        if self
+            .trajectories
+            .get(id)
+            .is_some_and(|t| !t.ranked || t.lessons != taught)
+        {
+            self.renew_estimate(id);
+        }
+        self.rank(id);
+    }
+
+    /// Ended siblings of a trajectory.
+    fn lessons(&self, id: TrajectoryId) -> u64 {
+        let group = self
+            .trajectories
+            .get(id)
+            .and_then(|t| t.group)
+            .and_then(|group| self.groups.get(group));
+        group.map_or(0, |group| group.lessons)
+    }
+
+    /// Puts a trajectory among the active ones.
+    fn rank(&mut self, id: TrajectoryId) {
+        let Some(trajectory) = self.trajectories.get_mut(id) else {
+            return;
+        };
+        if trajectory.ranked {
+            return;
+        }
+        trajectory.ranked = true;
+        self.active.insert(id, trajectory.remaining);
+        self.enter_home(id);
+    }
+
+    /// Takes a trajectory out of the active ones; it keeps its home, but is not counted there.
+    pub(crate) fn unrank(&mut self, id: TrajectoryId) {
+        self.leave_home(id);
+        let Some(trajectory) = self.trajectories.get_mut(id) else {
+            return;
+        };
+        if trajectory.ranked {
+            trajectory.ranked = false;
+            self.active.remove(id, trajectory.remaining);
+        }
+    }
+
+    /// Renews the estimate of what is still to come, and the places that depend on it.
+    pub(crate) fn renew_estimate(&mut self, id: TrajectoryId) {
+        let Some(trajectory) = self.trajectories.get(id) else {
+            return;
+        };
+        let group = trajectory.group.and_then(|group| self.groups.get(group));
+        let lessons = group.map_or(0, |group| group.lessons);
+        let siblings = group.map(|group| &group.ended);
+        let progress = Progress {
+            generated: trajectory.generated,
+            steps: trajectory.steps,
+            prediction: trajectory.prediction,
+            siblings,
+        };
+        let (old, new) = (
+            trajectory.remaining,
+            self.estimator.remaining(&self.policy, &progress),
+        );
+        let (ranked, home) = (
+            trajectory.ranked,
+            self.home_of(trajectory).map(|worker| worker.id),
+        );
+        if ranked && old != new {
+            self.active.update(id, old, new);
+            if let Some(worker) = home.and_then(|home| self.workers.get_mut(home)) {
+                worker.homed.update(id, old, new);
+            }
+        }
+        if let Some(trajectory) = self.trajectories.get_mut(id) {
+            trajectory.remaining = new;
+            trajectory.lessons = lessons;
+        }
+    }
+
+    /// Gives a trajectory a home; counts a move when the old home still lives.
+    pub(crate) fn settle_home(&mut self, id: TrajectoryId, worker: WorkerId) {
+        let Some(trajectory) = self.trajectories.get(id) else {
+            return;
+        };
+        let Some(life) = self.workers.get(worker).map(|worker| worker.life) else {
+            return;
+        };
+        let home = Home { worker, life };
+        if trajectory.home == Some(home) {
+            return;
+        }
+        if self.home_of(trajectory).is_some() {
+            self.counters.moves += 1;
+        }
+        self.leave_home(id);
+        if let Some(trajectory) = self.trajectories.get_mut(id) {
+            trajectory.home = Some(home);
+            trajectory.resident_tokens = 0;
+        }
+        self.enter_home(id);
+    }
+
+    fn enter_home(&mut self, id: TrajectoryId) {
+        let Some(trajectory) = self.trajectories.get(id) else {
+            return;
+        };
+        if !trajectory.ranked {
+            return;
+        }
+        let footprint = self.footprint(trajectory);
+        let remaining = trajectory.remaining;
+        let Some(home) = self.home_of(trajectory).map(|worker| worker.id) else {
+            return;
+        };
+        if let Some(worker) = self.workers.get_mut(home) {
+            worker.homed.insert(id, remaining);
+            worker.committed += footprint;
+        }
+        if let Some(trajectory) = self.trajectories.get_mut(id) {
+            trajectory.committed = footprint;
+        }
+    }
+
+    fn leave_home(&mut self, id: TrajectoryId) {
+        let Some(trajectory) = self.trajectories.get(id) else {
+            return;
+        };
+        if !trajectory.ranked {
+            return;
+        }
+        let (remaining, committed) = (trajectory.remaining, trajectory.committed);
+        if let Some(home) = self.home_of(trajectory).map(|worker| worker.id)
+            && let Some(worker) = self.workers.get_mut(home)
+        {
+            worker.homed.remove(id, remaining);
+            worker.committed -= committed;
+        }
+        if let Some(trajectory) = self.trajectories.get_mut(id) {
+            trajectory.committed = 0;
+        }
+    }
+
+    /// Counts the KV of a trajectory anew after its context changed.
+    pub(crate) fn renew_footprint(&mut self, id: TrajectoryId) {
+        let Some(trajectory) = self.trajectories.get(id) else {
+            return;
+        };
+        if !trajectory.ranked {
+            return;
+        }
+        let (old, new) = (trajectory.committed, self.footprint(trajectory));
+        let Some(home) = self.home_of(trajectory).map(|worker| worker.id) else {
+            return;
+        };
+        if let Some(worker) = self.workers.get_mut(home) {
+            worker.committed = worker.committed - old + new;
+        }
+        if let Some(trajectory) = self.trajectories.get_mut(id) {
+            trajectory.committed = new;
+        }
+    }
+
+    /// A predictor's word: ranks the trajectory and its held steps anew.
+    pub(crate) fn predicted(
+        &mut self,
+        id: TrajectoryId,
+        mean: f64,
+        sigma: f64,
+    ) -> Result<(), EventError> {
+        let bad = |field, why: &str| {
+            Err(EventError::BadField {
+                field,
+                why: why.to_owned(),
+            })
+        };
+        if !(mean.is_finite() && mean >= 0.0) {
+            return bad("mean", "must be a finite number of tokens, at least 0");
+        }
+        if !(sigma.is_finite() && (0.0..=5.0).contains(&sigma)) {
+            return bad(
+                "sigma",
+                "must be within 0 to 5, the spread of the logarithm",
+            );
+        }
+        let trajectory = self
+            .trajectories
+            .get_mut(id)
+            .ok_or(EventError::UnknownTrajectory(id))?;
+        trajectory.prediction = Some(Prediction {
+            length: LogNormal::with_mean(mean.max(1.0), sigma),
+            generated: trajectory.generated,
+            steps: trajectory.steps,
+        });
+        self.renew_estimate(id);
+        self.rekey_held(id);
+        Ok(())
+    }
+
+    /// Puts the held steps of a trajectory where they belong now.
+    pub(crate) fn rekey_held(&mut self, id: TrajectoryId) {
+        let Some(trajectory) = self.trajectories.get(id) else {
+            return;
+        };
+        if trajectory.tally.held() == 0 {
+            return;
+        }
+        for step in trajectory.live.clone() {
+            self.requeue(step);
+        }
+    }
+
+    /// Begins the tool gap of the step's trajectory when it was the last open one.
+    pub(crate) fn note_gap_of(&mut self, step: StepId) {
+        if let Some(id) = self.steps.get(step).map(|step| step.trajectory) {
+            self.note_gap(id);
+        }
+    }
+
+    /// Begins the tool gap of a trajectory without an open step.
+    pub(crate) fn note_gap(&mut self, id: TrajectoryId) {
+        let Some(trajectory) = self.trajectories.get_mut(id) else {
+            return;
+        };
+        if trajectory.tally.open() > 0 || trajectory.gap_since.is_some() {
+            return;
+        }
+        trajectory.gap_since = Some(self.now);
+        self.bound_gap(id);
+    }
+
+    /// Sees to it that a trajectory in its gap is looked at in time.
+    pub(crate) fn bound_gap(&mut self, id: TrajectoryId) {
+        let Some(trajectory) = self.trajectories.get(id) else {
+            return;
+        };
+        let Some(since) = trajectory.gap_since else {
+            return;
+        };
+        let limit = if trajectory.ranked {
+            self.first_gap_limit()
+        } else {
+            self.idle_ttl()
+        };
+        // The timer is left armed while steps run and looks again when it fires; only one that is too late is moved.
+        let at = since.saturating_add(limit);
+        if self
+            .timers
+            .at(Timer::Gap(id))
+            .is_none_or(|armed| armed > at)
+        {
+            self.timers.arm(Timer::Gap(id), at);
+        }
+    }
+
+    fn first_gap_limit(&self) -> u64 {
+        self.estimator
+            .dormant_after(&self.policy)
+            .min(self.idle_ttl())
+    }
+
+    fn idle_ttl(&self) -> u64 {
+        self.policy.idle_ttl_ms.saturating_mul(1000)
+    }
+
+    /// A trajectory's gap timer fired: it becomes dormant, expires, or is looked at again later.
+    pub(crate) fn gap_expired(&mut self, id: TrajectoryId) {
+        let Some(trajectory) = self.trajectories.get(id) else {
+            return;
+        };
+        let Some(since) = trajectory.gap_since else {
+            return;
+        };
+        let expires = since.saturating_add(self.idle_ttl());
+        if self.now >= expires {
+            self.expire(id, ExpireReason::Idle);
+            return;
+        }
+        let dormant = since.saturating_add(self.first_gap_limit());
+        if trajectory.ranked && self.now < dormant {
+            self.timers.arm(Timer::Gap(id), dormant);
+            return;
+        }
+        if trajectory.ranked {
+            self.count_as_ended(id);
+            self.unrank(id);
+        }
+        self.timers.arm(Timer::Gap(id), expires);
+    }
+
+    /// Takes a trajectory for ended in the statistics of lengths. Taken back if it returns.
+    pub(crate) fn count_as_ended(&mut self, id: TrajectoryId) {
+        let Some(trajectory) = self.trajectories.get_mut(id) else {
+            return;
+        };
+        if trajectory.counted_as.is_some() || trajectory.generated == 0 {
+            return;
+        }
+        let tokens = trajectory.generated;
+        trajectory.counted_as = Some(tokens);
+        self.estimator.trajectory_ended(tokens);
+        if let Some(group) = trajectory
+            .group
+            .and_then(|group| self.groups.get_mut(group))
+        {
+            group.ended.add(tokens as f64);
+            group.lessons += 1;
+        }
+    }
+}

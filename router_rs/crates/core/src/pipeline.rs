@@ -1,0 +1,213 @@
+//! The way of a step to placement: arrival, the wait for an aborting predecessor, admission, and the bounds of waits.
+
+use crate::action::RejectReason;
+use crate::admission::Applicant;
+use crate::event::{EventError, StepArrived};
+use crate::machine::Core;
+use crate::order::OrderKey;
+use crate::step::{Step, StepState};
+use crate::timer::Timer;
+use crate::trajectory::Trajectory;
+use crate::worker::Queued;
+use crate::{Micros, StepId};
+
+impl Core {
+    pub(crate) fn step_arrived(&mut self, arrived: StepArrived) -> Result<(), EventError> {
+        let StepArrived {
+            step: id,
+            trajectory,
+            group,
+            prompt_tokens,
+            chain,
+            pinned_worker,
+        } = arrived;
+        if self.steps.contains(id) {
+            return Err(EventError::DuplicateStep(id));
+        }
+        self.greet(trajectory, group);
+        self.arrivals += 1;
+        self.counters.arrived += 1;
+        self.steps.insert(
+            id,
+            Step {
+                id,
+                trajectory,
+                seq: self.arrivals,
+                arrived_at: self.now,
+                prompt_tokens,
+                context_before: 0,
+                pinned: pinned_worker,
+                chain,
+                state: StepState::Arrived,
+                key: OrderKey::default(),
+                queued_at: None,
+                reason: "",
+                overdue: false,
+                attempts: 0,
+                failed_on: Vec::new(),
+                attempt: None,
+            },
+        );
+        let mut waits = false;
+        let mut context_before = 0;
+        if let Some(trajectory) = self.trajectories.get_mut(trajectory) {
+            trajectory.live.push(id);
+            trajectory.tally.enter(StepState::Arrived);
+            context_before = trajectory.context_tokens;
+            // The prompt is the context of now; what it says is an estimate until the worker has counted.
+            trajectory.context_tokens = trajectory.context_tokens.max(prompt_tokens);
+            waits = trajectory.tally.count(StepState::Aborting) > 0;
+        }
+        if let Some(step) = self.steps.get_mut(id) {
+            step.context_before = context_before;
+        }
+        self.renew_footprint(trajectory);
+        if waits {
+            self.set_state(id, StepState::HeldPredecessor);
+            self.arm_hold(id, self.now, self.policy.abort_wait_ms);
+        } else {
+            self.admit(id);
+        }
+        Ok(())
+    }
+
+    /// Gives a held or new step to admission.
+    pub(crate) fn admit(&mut self, id: StepId) {
+        self.timers.disarm(Timer::Hold(id));
+        if self.workers.alive() == 0 {
+            self.no_worker(id);
+            return;
+        }
+        let Some(step) = self.steps.get(id) else {
+            return;
+        };
+        let Some(trajectory) = self.trajectories.get(step.trajectory) else {
+            return;
+        };
+        let rule = self.policy.admission.variant();
+        let applicant = self.applicant(trajectory);
+        // A step that had a worker before is not sent back to the queue: its failed attempt has waited there.
+        let passes = step.attempts > 0 || rule.passes(&applicant);
+        if passes || (self.applicants.is_empty() && self.fits_somewhere(&applicant)) {
+            self.place(id);
+            return;
+        }
+        let key = self.applicant_key(step, trajectory);
+        let since = step.arrived_at;
+        self.applicants.insert(Queued { key, step: id });
+        if let Some(step) = self.steps.get_mut(id) {
+            step.key = key;
+        }
+        self.set_state(id, StepState::HeldAdmission);
+        self.arm_hold(id, since, self.policy.max_hold_ms);
+    }
+
+    /// Lets the head of the applicants in if it fits on some worker; false when nothing changed.
+    pub(crate) fn admit_head(&mut self) -> bool {
+        let Some(&head) = self.applicants.first() else {
+            return false;
+        };
+        if !self.may_enter(head.step) {
+            return false;
+        }
+        self.let_in(head);
+        true
+    }
+
+    /// True when admission would let this applicant in now.
+    pub(crate) fn may_enter(&self, id: StepId) -> bool {
+        let Some(step) = self.steps.get(id) else {
+            return false;
+        };
+        let Some(trajectory) = self.trajectories.get(step.trajectory) else {
+            return false;
+        };
+        let applicant = self.applicant(trajectory);
+        // Another step may have given the trajectory its home in the meantime.
+        self.policy.admission.variant().passes(&applicant) || self.fits_somewhere(&applicant)
+    }
+
+    /// Takes an applicant out of the queue and places it.
+    pub(crate) fn let_in(&mut self, applicant: Queued) {
+        self.applicants.remove(&applicant);
+        self.timers.disarm(Timer::Hold(applicant.step));
+        self.place(applicant.step);
+    }
+
+    pub(crate) fn applicant(&self, trajectory: &Trajectory) -> Applicant {
+        Applicant {
+            admitted: self.home_of(trajectory).is_some(),
+            footprint: self.footprint(trajectory),
+            backlog: self.policy.backlog,
+            kv_headroom: self.policy.kv_headroom,
+        }
+    }
+
+    fn fits_somewhere(&self, applicant: &Applicant) -> bool {
+        let rule = self.policy.admission.variant();
+        let usable = self.workers.usable_state();
+        self.workers
+            .iter()
+            .any(|worker| worker.state == usable && rule.fits(worker, applicant))
+    }
+
+    pub(crate) fn applicant_key(&self, step: &Step, trajectory: &Trajectory) -> OrderKey {
+        let mut key = self.key(step, trajectory);
+        if self.policy.admission.variant().longest_first() {
+            key.measure = u64::MAX - trajectory.remaining;
+        }
+        key
+    }
+
+    /// The wait of a held step has reached its bound.
+    pub(crate) fn hold_expired(&mut self, id: StepId) {
+        let Some(step) = self.steps.get_mut(id) else {
+            return;
+        };
+        self.counters.holds_expired += 1;
+        match step.state {
+            StepState::HeldPredecessor => self.admit(id),
+            StepState::HeldAdmission => {
+                let applicant = Queued {
+                    key: step.key,
+                    step: id,
+                };
+                self.let_in(applicant);
+            }
+            StepState::HeldSlot => {
+                step.overdue = true;
+                self.requeue(id);
+            }
+            StepState::HeldNoWorker => {
+                self.unplaced.remove(&id);
+                self.reject(id, RejectReason::NoWorker);
+            }
+            _ => {}
+        }
+    }
+
+    /// Bounds the wait of a queued step anew after the policy changed.
+    pub(crate) fn bound_wait(&mut self, id: StepId) {
+        let Some(step) = self.steps.get(id) else {
+            return;
+        };
+        let since = step.arrived_at;
+        match step.state {
+            StepState::HeldSlot if step.overdue => {}
+            StepState::HeldSlot if !self.policy.order.variant().may_starve() => {
+                self.timers.disarm(Timer::Hold(id));
+            }
+            StepState::HeldSlot => self.arm_hold(id, since, self.policy.max_wait_ms),
+            StepState::HeldAdmission => self.arm_hold(id, since, self.policy.max_hold_ms),
+            StepState::HeldNoWorker => self.arm_hold(id, since, self.policy.worker_wait_ms),
+            _ => {}
+        }
+    }
+
+    pub(crate) fn arm_hold(&mut self, id: StepId, since: Micros, bound_ms: u64) {
+        let at = since
+            .saturating_add(bound_ms.saturating_mul(1000))
+            .max(self.now);
+        self.timers.arm(Timer::Hold(id), at);
+    }
+}

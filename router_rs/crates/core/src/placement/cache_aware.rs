@@ -1,0 +1,61 @@
+//! sglang-router's rule: balance when loads are far apart, else the worker whose cache has seen most of the prompt, else
+//! the one whose cache has seen least of anything.
+//!
+//! The unit of the prefix is the message (its chained hash), not the character: what an agent repeats, it repeats by
+//! message.
+
+use super::{Ask, Choice, Memory, Placement, Scene, by_load, least, least_candidate};
+use crate::worker::Worker;
+
+pub(super) struct CacheAware;
+
+impl Placement for CacheAware {
+    fn choose(&self, scene: &Scene<'_>, ask: &Ask<'_>, memory: &mut Memory) -> Choice {
+        let (worker, reason) = decide(scene, ask, memory);
+        let bound = scene.policy.cache_nodes as usize;
+        memory
+            .prefixes
+            .insert(worker.id, worker.life, ask.chain, bound);
+        Choice::new(worker, reason)
+    }
+
+    fn reads_chain(&self) -> bool {
+        true
+    }
+}
+
+fn decide<'a>(scene: &Scene<'a>, ask: &Ask<'_>, memory: &Memory) -> (&'a Worker, &'static str) {
+    let loads = scene.candidates().map(Worker::load);
+    let (low, high) = loads.fold((usize::MAX, 0), |(low, high), load| {
+        (low.min(load), high.max(load))
+    });
+    let apart = high.saturating_sub(low) > scene.policy.balance_abs_threshold as usize;
+    if apart && high as f64 > scene.policy.balance_rel_threshold * low as f64 {
+        return (least_candidate(scene, by_load(scene)), "balance");
+    }
+    let usable = |id, life| {
+        scene
+            .candidate_with_id(id)
+            .is_some_and(|worker| worker.life == life)
+    };
+    if let Some(found) = memory.prefixes.deepest(ask.chain, usable)
+        && found.matched as f64 > scene.policy.cache_threshold * ask.chain.len() as f64
+    {
+        let home = ask.home.map(|home| scene.workers.at(home));
+        if let Some(home) = home.filter(|home| found.holders.contains(&home.id)) {
+            return (home, "cache");
+        }
+        let holders = found
+            .holders
+            .iter()
+            .filter_map(|&id| scene.candidate_with_id(id));
+        if let Some(worker) = least(holders, by_load(scene)) {
+            return (worker, "cache");
+        }
+    }
+    let size = |worker: &Worker| memory.prefixes.size(worker.id, worker.life);
+    (
+        least_candidate(scene, |a, b| size(a).cmp(&size(b))),
+        "smallest_cache",
+    )
+}

@@ -1,0 +1,213 @@
+//! Where a step runs: one file a variant, one table.
+//!
+//! A placement sees a read-only [`Scene`] and the candidates that may take the step at all; it never gets an empty
+//! list. Ties go to fewer assigned trajectories, then to the smaller worker id: with requests in flight alone, all
+//! first steps would go to worker 1.
+
+mod by_rank;
+mod cache_aware;
+mod least_load;
+mod prefix_index;
+mod round_robin;
+mod sticky;
+
+use std::cmp::Ordering;
+
+use serde::{Deserialize, Serialize};
+
+pub use prefix_index::PrefixIndex;
+
+use crate::fleet::{Fleet, Place};
+use crate::plan::Plan;
+use crate::policy::Policy;
+use crate::rank::Ranking;
+use crate::worker::Worker;
+use crate::{Micros, TrajectoryId, WorkerId};
+
+/// The variants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PlacementKind {
+    /// Workers take turns, step by step.
+    RoundRobin,
+    /// The worker with the least load for its capacity, step by step.
+    LeastLoad,
+    /// The worker that the trajectory began on.
+    Sticky,
+    /// The worker whose cache has seen most of the prompt (sglang-router).
+    CacheAware,
+    /// The worker that the trajectory's rank falls to (Heddle).
+    ByRank,
+}
+
+impl PlacementKind {
+    /// The variant behind the name.
+    pub const fn variant(self) -> &'static dyn Placement {
+        match self {
+            Self::RoundRobin => &round_robin::RoundRobin,
+            Self::LeastLoad => &least_load::LeastLoad,
+            Self::Sticky => &sticky::Sticky,
+            Self::CacheAware => &cache_aware::CacheAware,
+            Self::ByRank => &by_rank::ByRank,
+        }
+    }
+}
+
+/// What every placement may look at.
+#[derive(Clone, Copy)]
+pub struct Scene<'a> {
+    /// Time of the decision.
+    pub now: Micros,
+    /// All workers, also those that cannot be chosen.
+    pub workers: &'a Fleet,
+    /// Workers that may take the step, ascending; never empty where a placement is asked.
+    pub candidates: &'a [Place],
+    /// Active trajectories by remaining length.
+    pub active: &'a Ranking,
+    /// The plan in force.
+    pub plan: Option<&'a Plan>,
+    /// The policy.
+    pub policy: &'a Policy,
+    /// Share of its time that an active trajectory spends in an engine.
+    pub duty: f64,
+    /// Output tokens of a usual step.
+    pub step_tokens: f64,
+}
+
+impl<'a> Scene<'a> {
+    /// The workers that may take the step, by id.
+    pub fn candidates(&self) -> impl Iterator<Item = &'a Worker> + use<'a> {
+        let workers = self.workers;
+        self.candidates.iter().map(move |&place| workers.at(place))
+    }
+
+    /// The worker at `place` if it may take the step.
+    pub fn candidate(&self, place: Place) -> Option<&'a Worker> {
+        self.candidates
+            .binary_search(&place)
+            .is_ok()
+            .then(|| self.workers.at(place))
+    }
+
+    /// The worker with this id if it may take the step.
+    pub fn candidate_with_id(&self, id: WorkerId) -> Option<&'a Worker> {
+        self.workers
+            .place_of(id)
+            .and_then(|place| self.candidate(place))
+    }
+}
+
+/// The step to place.
+#[derive(Debug, Clone, Copy)]
+pub struct Ask<'a> {
+    /// Its trajectory.
+    pub trajectory: TrajectoryId,
+    /// Expected output tokens that the trajectory still has to come.
+    pub remaining: u64,
+    /// Worker that holds the trajectory's KV, if that worker still lives.
+    pub home: Option<Place>,
+    /// Context tokens that lie there.
+    pub resident_tokens: u64,
+    /// KV tokens that it needs: context and expected growth.
+    pub footprint: u64,
+    /// Where the last sibling went of which nothing was known.
+    pub sibling_home: Option<WorkerId>,
+    /// Something is known of this trajectory that is not known of its siblings.
+    pub informed: bool,
+    /// Chained message hashes of the prompt.
+    pub chain: &'a [u64],
+}
+
+/// A worker, and the rule that chose it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Choice {
+    /// The worker.
+    pub worker: WorkerId,
+    /// Stable name of the rule.
+    pub reason: &'static str,
+}
+
+impl Choice {
+    fn new(worker: &Worker, reason: &'static str) -> Self {
+        Self {
+            worker: worker.id,
+            reason,
+        }
+    }
+}
+
+/// What placements remember from step to step.
+#[derive(Debug, Default)]
+pub struct Memory {
+    /// Round robin: the worker that had the last turn.
+    pub last_turn: Option<WorkerId>,
+    /// Cache-aware: what each worker has seen.
+    pub prefixes: PrefixIndex,
+}
+
+/// A rule of placement.
+pub trait Placement: Sync {
+    /// Chooses among the candidates of the scene.
+    fn choose(&self, scene: &Scene<'_>, ask: &Ask<'_>, memory: &mut Memory) -> Choice;
+
+    /// Whether a step that is held for `from` should rather run on `to`, which has a free slot.
+    fn reconsiders(
+        &self,
+        _scene: &Scene<'_>,
+        _ask: &Ask<'_>,
+        _from: &Worker,
+        _to: &Worker,
+    ) -> bool {
+        false
+    }
+
+    /// True when [`Placement::reconsiders`] can ever be true.
+    fn steals(&self) -> bool {
+        false
+    }
+
+    /// True when it reads the prompt's hash chain.
+    fn reads_chain(&self) -> bool {
+        false
+    }
+}
+
+/// Compares `a / a_capacity` with `b / b_capacity`.
+fn compare_share(a: usize, a_capacity: u32, b: usize, b_capacity: u32) -> Ordering {
+    let left = a as u64 * u64::from(b_capacity.max(1));
+    let right = b as u64 * u64::from(a_capacity.max(1));
+    left.cmp(&right)
+}
+
+/// Least (steps / slots), then least (assigned trajectories / slots), then the smallest id.
+fn by_load(scene: &Scene<'_>) -> impl Fn(&Worker, &Worker) -> Ordering {
+    let now = scene.now;
+    let load = move |w: &Worker| w.load() + w.foreign_load(now);
+    move |a, b| {
+        compare_share(load(a), a.slots, load(b), b.slots)
+            .then_with(|| compare_share(a.homed.len(), a.slots, b.homed.len(), b.slots))
+    }
+}
+
+/// Least (assigned trajectories / slots), then least (steps / slots), then the smallest id.
+fn by_assigned(a: &Worker, b: &Worker) -> Ordering {
+    compare_share(a.homed.len(), a.slots, b.homed.len(), b.slots)
+        .then_with(|| compare_share(a.load(), a.slots, b.load(), b.slots))
+}
+
+/// The first of the least among `workers`.
+fn least<'a>(
+    workers: impl Iterator<Item = &'a Worker>,
+    compare: impl Fn(&Worker, &Worker) -> Ordering,
+) -> Option<&'a Worker> {
+    // `min_by` gives the first of equals.
+    workers.min_by(|a, b| compare(a, b))
+}
+
+/// The first of the least candidates. There always is one: a placement is asked only with candidates.
+fn least_candidate<'a>(
+    scene: &Scene<'a>,
+    compare: impl Fn(&Worker, &Worker) -> Ordering,
+) -> &'a Worker {
+    least(scene.candidates(), compare).unwrap_or_else(|| scene.workers.at(0))
+}

@@ -1,0 +1,142 @@
+//! Placement of a step: which workers may take it at all, the choice among them, and the home that follows from it.
+
+use crate::action::RejectReason;
+use crate::fleet::Place;
+use crate::machine::Core;
+use crate::placement::{Ask, Choice, Memory, Scene};
+use crate::step::{Step, StepState};
+use crate::trajectory::Trajectory;
+use crate::worker::WorkerState;
+use crate::{StepId, WorkerId};
+
+impl Core {
+    /// Holds a step for a worker to come, or rejects it.
+    pub(crate) fn no_worker(&mut self, id: StepId) {
+        let wait = self.policy.worker_wait_ms.saturating_mul(1000);
+        let Some(step) = self.steps.get(id) else {
+            return;
+        };
+        let since = step.arrived_at;
+        if since.saturating_add(wait) <= self.now {
+            self.reject(id, RejectReason::NoWorker);
+            return;
+        }
+        self.unplaced.insert(id);
+        self.set_state(id, StepState::HeldNoWorker);
+        self.arm_hold(id, since, self.policy.worker_wait_ms);
+    }
+
+    /// Chooses a worker for a step and sends it there, or queues it there.
+    pub(crate) fn place(&mut self, id: StepId) {
+        let mut candidates = std::mem::take(&mut self.candidates);
+        let mut memory = std::mem::take(&mut self.memory);
+        let choice = self.choose(id, &mut candidates, &mut memory);
+        self.candidates = candidates;
+        self.memory = memory;
+        match choice {
+            Some(choice) => {
+                self.give_home(id, choice.worker);
+                self.enqueue(id, choice);
+            }
+            None => self.no_worker(id),
+        }
+    }
+
+    fn choose(
+        &self,
+        id: StepId,
+        candidates: &mut Vec<Place>,
+        memory: &mut Memory,
+    ) -> Option<Choice> {
+        let step = self.steps.get(id)?;
+        let trajectory = self.trajectories.get(step.trajectory)?;
+        let usable = self.workers.usable_state();
+        if let Some(worker) = step.pinned.and_then(|pinned| self.workers.get(pinned))
+            && worker.state != WorkerState::Down
+            && !step.failed_on.contains(&worker.id)
+        {
+            return Some(Choice {
+                worker: worker.id,
+                reason: "pinned",
+            });
+        }
+        // The best class that is not empty: fresh, then failed before, then suspect, then both.
+        candidates.clear();
+        let mut best = u8::MAX;
+        for (place, worker) in self.workers.iter().enumerate() {
+            if worker.state != usable {
+                continue;
+            }
+            let suspect = u8::from(self.now < worker.suspect_until);
+            let class = 2 * suspect + u8::from(step.failed_on.contains(&worker.id));
+            if class < best {
+                best = class;
+                candidates.clear();
+            }
+            if class == best {
+                candidates.push(place);
+            }
+        }
+        let ask = self.ask(step, trajectory);
+        let applicant = self.applicant(trajectory);
+        if !applicant.admitted {
+            let rule = self.policy.admission.variant();
+            let fits = |place: &Place| rule.fits(self.workers.at(*place), &applicant);
+            if candidates.iter().any(fits) {
+                candidates.retain(fits);
+            }
+        }
+        if candidates.is_empty() {
+            return None;
+        }
+        let scene = Scene {
+            candidates,
+            ..self.scene()
+        };
+        Some(self.policy.placement.variant().choose(&scene, &ask, memory))
+    }
+
+    pub(crate) fn scene(&self) -> Scene<'_> {
+        Scene {
+            now: self.now,
+            workers: &self.workers,
+            candidates: &[],
+            active: &self.active,
+            plan: self.plan.as_ref(),
+            policy: &self.policy,
+            duty: self.estimator.duty(),
+            step_tokens: self.estimator.step_tokens(),
+        }
+    }
+
+    pub(crate) fn ask<'a>(&'a self, step: &'a Step, trajectory: &Trajectory) -> Ask<'a> {
+        let group = trajectory.group.and_then(|group| self.groups.get(group));
+        Ask {
+            trajectory: trajectory.id,
+            remaining: trajectory.remaining,
+            home: self
+                .home_of(trajectory)
+                .and_then(|worker| self.workers.place_of(worker.id)),
+            resident_tokens: trajectory.resident_tokens,
+            footprint: self.footprint(trajectory),
+            sibling_home: group.and_then(|group| group.last_home),
+            informed: trajectory.prediction.is_some() || trajectory.generated > 0,
+            chain: &step.chain,
+        }
+    }
+
+    fn give_home(&mut self, id: StepId, worker: WorkerId) {
+        let Some(step) = self.steps.get(id) else {
+            return;
+        };
+        let Some(trajectory) = self.trajectories.get(step.trajectory) else {
+            return;
+        };
+        let blank = trajectory.prediction.is_none() && trajectory.generated == 0;
+        let (id, group) = (trajectory.id, trajectory.group);
+        if blank && let Some(group) = group.and_then(|group| self.groups.get_mut(group)) {
+            group.last_home = Some(worker);
+        }
+        self.settle_home(id, worker);
+    }
+}

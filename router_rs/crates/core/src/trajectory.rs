@@ -1,0 +1,206 @@
+//! Trajectories: phases, their legal moves, and what is known of each.
+//!
+//! Invariants: the phase follows from the tally of live steps; `ranked` trajectories, and only they, are in the
+//! ranking of active ones and in the `homed` ranking of a valid home.
+
+use serde::Serialize;
+
+use crate::estimate::Prediction;
+use crate::step::{StepState, Tally};
+use crate::{GroupId, Micros, StepId, TrajectoryId, WorkerId};
+
+/// Where a trajectory stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Phase {
+    /// Known, no step yet taken in.
+    Created,
+    /// At least one step is held and none is at a worker.
+    Waiting,
+    /// At least one step is at a worker.
+    Running,
+    /// An aborted step has not ended yet; later ones wait for it.
+    Aborting,
+    /// No live step.
+    InToolGap,
+    /// Its KV is on the way to another worker.
+    Migrating,
+    /// Its owner said that it is over.
+    Finished,
+    /// Idle beyond the TTL.
+    Expired,
+}
+
+impl Phase {
+    /// All phases, in the order of the counts in `stats`.
+    pub const ALL: [Self; 8] = [
+        Self::Created,
+        Self::Waiting,
+        Self::Running,
+        Self::Aborting,
+        Self::InToolGap,
+        Self::Migrating,
+        Self::Finished,
+        Self::Expired,
+    ];
+
+    /// The legal moves.
+    #[expect(clippy::match_same_arms, reason = "a table reads by its rows")]
+    pub const fn moves(self) -> &'static [Self] {
+        match self {
+            Self::Created => &[Self::Waiting, Self::Running, Self::InToolGap],
+            Self::Waiting => &[Self::Running, Self::Aborting, Self::InToolGap],
+            Self::Running => &[Self::Waiting, Self::Aborting, Self::InToolGap],
+            Self::Aborting => &[Self::Waiting, Self::Running, Self::InToolGap],
+            Self::InToolGap => &[
+                Self::Waiting,
+                Self::Running,
+                Self::Aborting,
+                Self::Migrating,
+                Self::Finished,
+                Self::Expired,
+            ],
+            Self::Migrating => &[
+                Self::Waiting,
+                Self::Running,
+                Self::InToolGap,
+                Self::Finished,
+                Self::Expired,
+            ],
+            Self::Finished | Self::Expired => &[],
+        }
+    }
+
+    /// True when the table allows the move.
+    pub fn may_become(self, to: Self) -> bool {
+        self.moves().contains(&to)
+    }
+
+    /// The stable name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Created => "created",
+            Self::Waiting => "waiting",
+            Self::Running => "running",
+            Self::Aborting => "aborting",
+            Self::InToolGap => "in_tool_gap",
+            Self::Migrating => "migrating",
+            Self::Finished => "finished",
+            Self::Expired => "expired",
+        }
+    }
+
+    /// The phase that a set of live steps makes.
+    pub fn of(tally: &Tally) -> Self {
+        let at_worker = [
+            StepState::Dispatched,
+            StepState::Streaming,
+            StepState::Withdrawn,
+        ];
+        if at_worker.iter().any(|state| tally.count(*state) > 0) {
+            Self::Running
+        } else if tally.count(StepState::Aborting) > 0 {
+            Self::Aborting
+        } else if tally.held() > 0 {
+            Self::Waiting
+        } else {
+            Self::InToolGap
+        }
+    }
+}
+
+/// A worker's life in which a trajectory's KV lies there. Void when the worker was lost since.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Home {
+    /// The worker.
+    pub worker: WorkerId,
+    /// The life of the worker, see [`crate::worker::Worker::life`].
+    pub life: u64,
+}
+
+/// One agent run.
+#[derive(Debug, Clone)]
+pub struct Trajectory {
+    /// Handle.
+    pub id: TrajectoryId,
+    /// Where it stands.
+    pub phase: Phase,
+    /// Its group.
+    pub group: Option<GroupId>,
+    /// Live steps by arrival.
+    pub live: Vec<StepId>,
+    /// Live steps by state.
+    pub tally: Tally,
+    /// Where its KV lies or will lie.
+    pub home: Option<Home>,
+    /// Context tokens that were computed at home, as far as is known.
+    pub resident_tokens: u64,
+    /// Prompt and answer of the last step.
+    pub context_tokens: u64,
+    /// Output tokens of ended steps.
+    pub generated: u64,
+    /// Ended steps that a worker answered.
+    pub steps: u32,
+    /// Steps that were given a worker: the turns it has had.
+    pub turns: u64,
+    /// The last prediction.
+    pub prediction: Option<Prediction>,
+    /// Expected output tokens still to come; the key in the rankings.
+    pub remaining: u64,
+    /// Changes of its group's statistics that the estimate has taken in.
+    pub lessons: u64,
+    /// Counts as active.
+    pub ranked: bool,
+    /// KV tokens counted for it at home.
+    pub committed: u64,
+    /// Since when it has had no live step.
+    pub gap_since: Option<Micros>,
+    /// Length with which it went into the statistics of ended trajectories, when it was taken for ended.
+    pub counted_as: Option<u64>,
+    /// To be forgotten when its last live step has ended.
+    pub finishing: bool,
+}
+
+impl Trajectory {
+    /// A trajectory that was just seen for the first time.
+    pub fn new(id: TrajectoryId, group: Option<GroupId>) -> Self {
+        Self {
+            id,
+            phase: Phase::Created,
+            group,
+            live: Vec::new(),
+            tally: Tally::default(),
+            home: None,
+            resident_tokens: 0,
+            context_tokens: 0,
+            generated: 0,
+            steps: 0,
+            turns: 0,
+            prediction: None,
+            remaining: 0,
+            lessons: 0,
+            ranked: false,
+            committed: 0,
+            gap_since: None,
+            counted_as: None,
+            finishing: false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ends_are_final_and_reached_only_without_live_steps() {
+        for phase in Phase::ALL {
+            for end in [Phase::Finished, Phase::Expired] {
+                let idle = matches!(phase, Phase::InToolGap | Phase::Migrating);
+                assert_eq!(phase.may_become(end), idle, "{phase:?} to {end:?}");
+                assert!(!end.may_become(phase));
+            }
+            assert!(!phase.may_become(phase) && !phase.may_become(Phase::Created));
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! A driver for tests: carries a core's actions out in its books and checks every one against them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use heddle_core::action::{Dispatch, Reject};
+use heddle_core::event::{FailureKind, Outcome, StepArrived, StepEnded, WorkerUp};
+use heddle_core::replay::Digest;
+use heddle_core::{Action, Core, Event, EventError, Policy};
+
+/// Where the driver has a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Books {
+    Waiting,
+    Running { worker: u64, generation: u64 },
+    Withdrawn { worker: u64, generation: u64 },
+    Rejected,
+}
+
+/// Core and books.
+pub struct Driver {
+    pub core: Core,
+    pub now: u64,
+    pub steps: BTreeMap<u64, Books>,
+    pub aborting: BTreeSet<u64>,
+    pub trajectory_of: BTreeMap<u64, u64>,
+    pub expired: Vec<u64>,
+    pub dispatches: Vec<Dispatch>,
+    pub rejects: Vec<Reject>,
+    pub digest: Digest,
+    pub slots: BTreeMap<u64, u32>,
+    pub audits: bool,
+}
+
+impl Driver {
+    pub fn new(policy: Policy) -> Self {
+        Self {
+            core: Core::new(policy).with_journal(),
+            now: 0,
+            steps: BTreeMap::new(),
+            aborting: BTreeSet::new(),
+            trajectory_of: BTreeMap::new(),
+            expired: Vec::new(),
+            dispatches: Vec::new(),
+            rejects: Vec::new(),
+            digest: Digest::default(),
+            slots: BTreeMap::new(),
+            audits: true,
+        }
+    }
+
+    pub fn with_policy(json: &str) -> Self {
+        Self::new(Policy::from_json(json).unwrap())
+    }
+
+    /// Hands an event in and carries out what it causes.
+    pub fn handle(&mut self, event: Event) -> Result<(), EventError> {
+        let taken = self.core.handle(self.now, event);
+        self.carry_out();
+        taken
+    }
+
+    /// Lets time pass to `now`, with every timer in between at its time.
+    pub fn advance_to(&mut self, now: u64) {
+        while let Some(at) = self.core.poll_timeout().filter(|&at| at <= now) {
+            assert!(
+                at >= self.now,
+                "a timer of the past is left armed: {at} at {}",
+                self.now
+            );
+            self.now = at;
+            self.core.handle_timeout(at);
+            self.carry_out();
+        }
+        self.now = now;
+    }
+
+    fn carry_out(&mut self) {
+        while let Some(action) = self.core.poll_action() {
+            self.digest.add(&action);
+            match action {
+                Action::Dispatch(dispatch) => {
+                    let (worker, generation) = (dispatch.worker, dispatch.generation);
+                    let books = self
+                        .steps
+                        .get_mut(&dispatch.step)
+                        .expect("dispatch of a live step");
+                    assert_eq!(*books, Books::Waiting, "dispatch of step {}", dispatch.step);
+                    *books = Books::Running { worker, generation };
+                    assert!(dispatch.level < 32 && dispatch.attempt >= 1);
+                    let view = self
+                        .core
+                        .worker_views()
+                        .into_iter()
+                        .find(|view| view.worker == worker);
+                    let view = view.expect("dispatch to a known worker");
+                    assert_eq!(view.generation, generation);
+                    assert_ne!(view.state.name(), "down");
+                    let policy = self.core.policy();
+                    let most = view.slots + policy.backlog + policy.max_over_send;
+                    // A worker that came back with fewer slots keeps what it runs.
+                    let most = most
+                        .max(self.slots.get(&worker).copied().unwrap_or(0) + policy.max_over_send);
+                    assert!(view.running + view.preempted <= most as usize, "{view:?}");
+                    self.dispatches.push(dispatch);
+                }
+                Action::Reject(reject) => {
+                    let books = self
+                        .steps
+                        .get_mut(&reject.step)
+                        .expect("reject of a live step");
+                    assert_eq!(*books, Books::Waiting, "reject of step {}", reject.step);
+                    *books = Books::Rejected;
+                    assert!(reject.status == 503 && reject.retry_after_ms > 0);
+                    self.rejects.push(reject);
+                }
+                Action::Withdraw {
+                    step,
+                    worker,
+                    generation,
+                } => {
+                    let books = self
+                        .steps
+                        .get_mut(&step)
+                        .expect("withdrawal of a live step");
+                    assert_eq!(*books, Books::Running { worker, generation });
+                    *books = Books::Withdrawn { worker, generation };
+                }
+                Action::Expire { trajectory, .. } => {
+                    for (step, books) in &self.steps {
+                        if self.trajectory_of[step] == trajectory {
+                            assert_eq!(*books, Books::Rejected, "expiry under live step {step}");
+                        }
+                    }
+                    self.steps
+                        .retain(|step, _| self.trajectory_of[step] != trajectory);
+                    self.expired.push(trajectory);
+                }
+            }
+        }
+        if self.audits {
+            assert_eq!(self.core.audit(), Vec::<String>::new());
+        }
+    }
+
+    pub fn worker_up(&mut self, worker: u64, degree: u32, slots: u32) {
+        self.worker(WorkerUp {
+            worker,
+            generation: 1,
+            degree,
+            slots,
+            kv_tokens: 0,
+            has_priority: true,
+            profile: None,
+        });
+    }
+
+    pub fn worker(&mut self, up: WorkerUp) {
+        let most = self.slots.entry(up.worker).or_default();
+        *most = (*most).max(up.slots);
+        self.handle(Event::WorkerUp(up)).unwrap();
+    }
+
+    pub fn arrive(&mut self, step: u64, trajectory: u64) -> Option<Dispatch> {
+        self.arrive_with(StepArrived {
+            step,
+            trajectory,
+            prompt_tokens: 100,
+            ..StepArrived::default()
+        })
+    }
+
+    pub fn arrive_with(&mut self, arrived: StepArrived) -> Option<Dispatch> {
+        let (step, before) = (arrived.step, self.dispatches.len());
+        self.arrived(arrived).unwrap();
+        self.dispatches[before..]
+            .iter()
+            .find(|dispatch| dispatch.step == step)
+            .cloned()
+    }
+
+    pub fn arrived(&mut self, arrived: StepArrived) -> Result<(), EventError> {
+        let step = arrived.step;
+        // The books come first: the core's answer may end the step at once.
+        let known = self.steps.contains_key(&step);
+        if !known {
+            self.steps.insert(step, Books::Waiting);
+            self.trajectory_of.insert(step, arrived.trajectory);
+        }
+        let taken = self.handle(Event::StepArrived(arrived));
+        assert_eq!(taken.is_err(), known);
+        taken
+    }
+
+    pub fn abort(&mut self, step: u64) {
+        self.handle(Event::StepAborting { step }).unwrap();
+        self.aborting.insert(step);
+    }
+
+    pub fn fail(&mut self, step: u64, kind: FailureKind) {
+        let (Books::Running { worker, generation } | Books::Withdrawn { worker, generation }) =
+            self.steps[&step]
+        else {
+            panic!("step {step} has no attempt");
+        };
+        if !self.aborting.contains(&step) {
+            self.steps.insert(step, Books::Waiting);
+        }
+        self.handle(Event::AttemptFailed {
+            step,
+            worker,
+            generation,
+            kind,
+        })
+        .unwrap();
+    }
+
+    pub fn end(&mut self, step: u64, outcome: Outcome, output_tokens: u64) {
+        self.end_with(StepEnded {
+            step,
+            outcome,
+            prompt_tokens: 100,
+            output_tokens,
+            cached_tokens: 0,
+        });
+    }
+
+    pub fn end_with(&mut self, ended: StepEnded) {
+        // Out of the books first: nothing may happen to a step any more once its end is told.
+        self.steps.remove(&ended.step).expect("end of a live step");
+        self.aborting.remove(&ended.step);
+        self.handle(Event::StepEnded(ended)).unwrap();
+    }
+
+    pub fn done(&mut self, step: u64, output_tokens: u64) {
+        self.end(step, Outcome::Done, output_tokens);
+    }
+
+    pub fn stat(&self, name: &str) -> u64 {
+        self.core
+            .stats()
+            .into_iter()
+            .find(|(key, _)| key == name)
+            .unwrap_or_else(|| panic!("no {name}"))
+            .1
+    }
+}

@@ -1,0 +1,142 @@
+"""`heddle trajectories`, `workers` and `policy` against a running gateway."""
+
+import json
+from typing import Any
+
+import pytest
+
+KEY = ("--key", "sk-admin")
+
+
+@pytest.fixture
+def admin(heddle: Any, gateway: str) -> Any:
+    """Runs a command that must succeed; returns its standard output."""
+
+    def run(*arguments: str) -> str:
+        done = heddle(*arguments, HEDDLE_GATEWAY=gateway, HEDDLE_ADMIN_KEYS="sk-admin")
+        assert done.returncode == 0, done.stderr
+        return str(done.stdout)
+
+    return run
+
+
+def test_trajectories_are_listed_as_a_table(admin: Any) -> None:
+    lines = admin("trajectories", "ls", "--sort", "last_seen", "--limit", "2").splitlines()
+    assert " ".join(lines[0].split()) == "id phase steps output cached worker model group source seen"
+    # An id that looks like markup is shown as it is.
+    assert lines[1].split()[:5] == ["a/b:c%2F", "dormant", "3", "21", "50%"]
+    assert lines[2].split()[:5] == ["[bold]x", "finished", "6", "7", "50%"]
+    assert lines[3] == "... more than 2; raise --limit or narrow the list"
+
+
+def test_a_list_goes_on_over_pages(admin: Any) -> None:
+    answer = json.loads(admin("trajectories", "ls", "--limit", "1000", "--json"))
+    assert len(answer["items"]) == 123
+    assert answer["more"] is False
+
+
+@pytest.mark.parametrize(
+    ("options", "found"),
+    [
+        (["--phase", "finished"], ["[bold]x"]),
+        (["--group", "g"], ["[bold]x"]),
+        (["--prefix", "live/"], ["live/1"]),
+        (["--since", "10m"], ["live/1"]),
+        (["--since", "10m", "--phase", "finished"], []),
+    ],
+)
+def test_options_narrow_the_list(admin: Any, options: list[str], found: list[str]) -> None:
+    answer = json.loads(admin("trajectories", "ls", "--json", *options))
+    assert [item["trajectory_id"] for item in answer["items"]] == found
+
+
+def test_a_trajectory_is_shown_with_its_steps(admin: Any) -> None:
+    text = admin("trajectories", "show", "a/b:c%2F")
+    assert "steps       3 (3 done), 0 live" in text
+    assert "tokens      300 prompt (50% cached), 21 output" in text
+    last = text.splitlines()[-1].split()
+    assert last == ["2", "done", "100", "50%", "7", "0.50", "0.25", "w1", "tool_calls", "bash"]
+    detail = json.loads(admin("trajectories", "show", "a/b:c%2F", "--json"))
+    assert [step["step"] for step in detail["steps"]["items"]] == [0, 1, 2]
+
+
+def test_a_live_trajectory_is_finished_once(admin: Any, heddle: Any, gateway: str) -> None:
+    assert admin("trajectories", "finish", "live/1") == "live/1 is finished\n"
+    again = heddle("trajectories", "finish", "live/1", "--gateway", gateway, *KEY)
+    assert again.returncode == 1
+    assert "is not live" in again.stderr
+
+
+def test_workers_are_added_listed_and_drained(admin: Any) -> None:
+    # Nothing listens there: the gateway keeps asking.
+    [added] = json.loads(admin("workers", "add", "http://127.0.0.1:9", "--degree", "4", "--json"))["items"]
+    assert (added["url"], added["degree"], added["state"]) == ("http://127.0.0.1:9", 4, "probing")
+    lines = admin("workers", "ls").splitlines()
+    assert lines[1].split()[:3] == [str(added["id"]), "http://127.0.0.1:9", "probing"]
+    admin("workers", "drain", "http://127.0.0.1:9/")
+    assert json.loads(admin("workers", "ls", "--json")) == {"items": []}
+
+
+def test_a_worker_that_is_not_there_cannot_be_drained(heddle: Any, gateway: str) -> None:
+    done = heddle("workers", "drain", "77", "--gateway", gateway, *KEY)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "heddle: no worker 77; see `heddle workers ls`\n"
+
+
+def test_the_policy_is_shown_and_switched(admin: Any) -> None:
+    before = json.loads(admin("policy", "show", "--json"))
+    after = json.loads(admin("policy", "set", "--order", "fcfs", "move_margin=1.5", "--json"))
+    assert after == before | {"order": "fcfs", "move_margin": 1.5}
+    assert admin("policy", "show").splitlines()[1].split() == ["order", "fcfs"]
+
+
+def test_a_policy_that_cannot_be_is_explained(heddle: Any, gateway: str) -> None:
+    done = heddle("policy", "set", "--placement", "anywhere", "--gateway", gateway, *KEY)
+    assert done.returncode == 1
+    said = done.stderr.splitlines()
+    assert said[0] == "heddle: placement: unknown variant `anywhere`"
+    assert said[1].startswith("allowed: ")
+    assert "by_rank" in said[1]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["trajectories", "ls", "--phase", "sleeping"],
+        ["trajectories", "ls", "--since", "yesterday"],
+        ["trajectories", "show"],
+        ["policy", "set"],
+        ["policy", "set", "fcfs"],
+        ["nonsense"],
+        ["workers", "ls", "--colour"],
+    ],
+)
+def test_wrong_usage_ends_with_2(heddle: Any, gateway: str, arguments: list[str]) -> None:
+    done = heddle(*arguments, HEDDLE_GATEWAY=gateway)
+    assert done.returncode == 2, done.stderr
+    assert done.stdout == ""
+
+
+def test_no_gateway_ends_with_3_and_says_what_to_do(heddle: Any) -> None:
+    done = heddle("workers", "ls", "--gateway", "http://127.0.0.1:9")
+    assert done.returncode == 3
+    assert done.stderr.startswith("heddle: cannot reach a gateway at http://127.0.0.1:9")
+    assert "heddle up" in done.stderr
+
+
+def test_a_missing_key_is_said(heddle: Any, gateway: str) -> None:
+    for key in ([], ["--key", "sk-wrong"]):
+        done = heddle("workers", "ls", "--gateway", gateway, *key)
+        assert done.returncode == 1
+        assert "--key" in done.stderr
+
+
+@pytest.mark.parametrize("keys", ["sk-admin,sk-other", '["sk-admin", "sk-other"]'])
+def test_the_gateway_s_own_list_of_keys_serves_the_client(heddle: Any, gateway: str, keys: str) -> None:
+    assert heddle("policy", "show", HEDDLE_GATEWAY=gateway, HEDDLE_ADMIN_KEYS=keys).returncode == 0
+
+
+def test_an_unknown_trajectory_ends_with_1(heddle: Any, gateway: str) -> None:
+    done = heddle("trajectories", "show", "nobody/at all", "--gateway", gateway, *KEY)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "no trajectory 'nobody/at all'" in done.stderr

@@ -1,0 +1,71 @@
+"""``/abort_request`` as rollout loops call it: by rid to the owner, or all of them, held ones too."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+Until = Callable[..., Awaitable[None]]
+ONE_SLOT = {"order": "fcfs", "placement": "sticky", "admission": "slots"}
+
+
+@pytest.fixture
+async def one_slot(new_gateway: Any, worker: Any, until: Until) -> Any:
+    worker.features["max_running_requests"] = 1
+
+    async def script(request: Any, line: Any) -> None:
+        """Like SGLang: the aborted request gets a normal answer that says so."""
+        rid = request.json()["rid"]
+        await until(lambda: rid in worker.aborts, "the abort")
+        meta = {"id": rid, "finish_reason": {"type": "abort"}, "completion_tokens": 3}
+        await line.answer(200, {"text": "Hel", "meta_info": meta})
+
+    worker.script = script
+    return await new_gateway(worker, policy=ONE_SLOT)
+
+
+async def test_a_callers_own_rid_aborts_the_attempt_it_became(
+    one_slot: Any, worker: Any, until: Until
+) -> None:
+    call = asyncio.create_task(one_slot.client.post("/generate", json={"text": "hi", "rid": "mine-1"}))
+    await until(lambda: worker.received, "the step at the worker")
+    minted = worker.received[0].json()["rid"]
+    other = await one_slot.client.post("/abort_request", json={"rid": "mine"})
+    assert worker.aborts == [], "a prefix of a rid must abort nothing"
+    assert other.status_code == 200
+    await one_slot.client.post("/abort_request", json={"rid": "mine-1"})
+    answer = await call
+    assert worker.aborts == [minted]
+    assert answer.json()["meta_info"]["finish_reason"]["type"] == "abort"
+    (record,) = await one_slot.records(1)
+    assert (record.outcome, record.finish_reason, record.output_tokens) == ("aborted", "abort", 3)
+
+
+@pytest.mark.parametrize("dialect", ["generate", "chat", "chat-stream"])
+async def test_held_steps_are_answered_as_aborted_at_once(
+    one_slot: Any, worker: Any, until: Until, dialect: str
+) -> None:
+    running = asyncio.create_task(one_slot.client.post("/generate", json={"text": "first"}))
+    await until(lambda: worker.received, "the first step at the worker")
+    if dialect == "generate":
+        held = asyncio.create_task(one_slot.client.post("/generate", json={"text": "second", "rid": "mine"}))
+    else:
+        held = asyncio.create_task(one_slot.chat("second", rid="mine", stream=dialect == "chat-stream"))
+    await until(lambda: one_slot.parts.driver.stats()["steps_live"] == 2, "the second step to be held")
+    await one_slot.client.post("/abort_request", json={"rid": "mine"})
+    answer = await held
+    assert answer.status_code == 200
+    if dialect == "generate":
+        assert answer.json()["meta_info"]["finish_reason"]["type"] == "abort"
+    elif dialect == "chat":
+        assert answer.json()["choices"][0]["finish_reason"] == "abort"
+    else:
+        first = answer.text.split("\n\n")[0]
+        assert json.loads(first.removeprefix("data: "))["choices"][0]["finish_reason"] == "abort"
+    assert len(worker.received) == 1
+    worker.aborts.append(worker.received[0].json()["rid"])
+    assert (await running).status_code == 200
+    records = await one_slot.records(2)
+    assert {record.attempts: record.outcome for record in records} == {1: "aborted", 0: "aborted"}

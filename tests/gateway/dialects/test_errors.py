@@ -1,0 +1,103 @@
+"""Errors as clients expect them, whatever the worker's shape was."""
+
+import json
+
+import pytest
+from heddle_gateway.dialects.aborted_answer import aborted_answer, aborted_stream
+from heddle_gateway.dialects.dialect import BY_PATH, CHAT, COMPLETIONS, DIALECTS, GENERATE
+from heddle_gateway.dialects.errors import ApiError, message_of, retry_after, stream_error_event, wrapped
+from heddle_gateway.dialects.events import end_of_last_event
+
+FLAT = {"object": "error", "message": "too long", "type": "BadRequestError", "param": "messages", "code": 400}
+
+
+def test_a_flat_error_is_nested_with_all_it_said() -> None:
+    assert json.loads(wrapped(400, json.dumps(FLAT).encode())) == {
+        "error": {"message": "too long", "type": "BadRequestError", "param": "messages", "code": 400}
+    }
+
+
+def test_a_nested_error_stays_the_same_bytes() -> None:
+    body = b'{ "error" : {"message":"no", "type":null, "extra": 1} }'
+    assert wrapped(400, body) is body
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        (b'{"detail":"Not Found"}', "Not Found"),
+        (b'{"detail":[{"loc":["body"],"msg":"Field required"}]}', "Field required"),
+        (b'{"error":"plain"}', "plain"),
+        (b"<html>502 Bad Gateway</html>", "502 Bad Gateway"),
+        (b"\xff\xfe", "\ufffd"),
+        (b"", "503"),
+        (b"[1,2]", "[1,2]"),
+        (b"null", "null"),
+    ],
+)
+def test_any_other_body_becomes_a_message(body: bytes, text: str) -> None:
+    error = json.loads(wrapped(503, body))["error"]
+    assert text in error["message"]
+    assert set(error) == {"message", "type", "param", "code"}
+
+
+def test_the_message_is_found_in_each_shape() -> None:
+    assert message_of(json.dumps(FLAT).encode()) == "too long"
+    assert message_of(b'{"error":{"message":"x"}}') == "x"
+    assert message_of(b"busy") == "busy"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "header"), [(None, b"1"), (0, b"1"), (0.2, b"1"), (1.2, b"2"), (5, b"5"), (1e6, b"120")]
+)
+def test_retry_after_is_whole_seconds_that_clients_honour(seconds: float | None, header: bytes) -> None:
+    assert retry_after(seconds) == header
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_busy_answers_always_say_when_to_come_back(status: int) -> None:
+    assert dict(ApiError(status, "busy").headers())[b"retry-after"]
+
+
+def test_what_must_not_be_retried_says_so() -> None:
+    assert (b"x-should-retry", b"false") in ApiError(409, "closed", retryable=False).headers()
+    assert (b"x-should-retry", b"false") not in ApiError(503, "busy").headers()
+
+
+def test_an_error_event_is_one_whole_event() -> None:
+    event = stream_error_event(b'{"error":{}}')
+    assert end_of_last_event(event) == len(event)
+
+
+@pytest.mark.parametrize(
+    ("data", "end"),
+    [
+        (b"", 0),
+        (b"data: 1", 0),
+        (b"data: 1\n", 0),
+        (b"data: 1\n\n", 9),
+        (b"data: 1\n\ndata: 2", 9),
+        (b"data: 1\r\n\r\ndata: 2\r\n", 11),
+        (b"data: 1\r\rdata", 9),
+        (b"data: 1\n\ndata: 2\r\n\r\nda", 20),
+        (b": ping\n\n", 8),
+    ],
+)
+def test_the_end_of_the_last_event_is_found_with_any_line_end(data: bytes, end: int) -> None:
+    assert end_of_last_event(data) == end
+
+
+def test_every_dialect_is_found_by_its_path() -> None:
+    assert {BY_PATH[dialect.path] for dialect in DIALECTS} == set(DIALECTS)
+
+
+def test_an_aborted_step_answers_as_the_engine_does() -> None:
+    shape = {"request_id": "r", "model": "m", "choices": 2, "prompt_tokens": 5, "created": 1}
+    chat = json.loads(aborted_answer(CHAT, **shape))  # type: ignore[arg-type]
+    assert [choice["finish_reason"] for choice in chat["choices"]] == ["abort", "abort"]
+    assert chat["usage"]["completion_tokens"] == 0
+    native = json.loads(aborted_answer(GENERATE, **shape))  # type: ignore[arg-type]
+    assert native["meta_info"]["finish_reason"]["type"] == "abort"
+    events = aborted_stream(COMPLETIONS, **shape).split(b"\n\n")  # type: ignore[arg-type]
+    assert json.loads(events[0].removeprefix(b"data: "))["choices"][0]["finish_reason"] == "abort"
+    assert events[1] == b"data: [DONE]"

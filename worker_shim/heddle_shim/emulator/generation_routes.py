@@ -1,0 +1,182 @@
+"""The endpoints that generate: read the request, run its sequences, deliver the answer, notice a client
+that leaves.
+
+Invariant: whatever ends the exchange, every sequence of the request has ended or has been aborted when it
+is over.
+"""
+
+import asyncio
+import json
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from starlette.types import Message, Receive, Scope, Send
+
+from heddle_shim.emulator.chat_reply import ChatReply
+from heddle_shim.emulator.completion_reply import CompletionReply
+from heddle_shim.emulator.driver import DuplicateRequestError, Submission
+from heddle_shim.emulator.errors import ApiError
+from heddle_shim.emulator.generation import Ending, Generation
+from heddle_shim.emulator.native_reply import NativeReply
+from heddle_shim.emulator.reply import Reply
+from heddle_shim.emulator.request_fields import Body
+from heddle_shim.emulator.worker import EmulatedWorker
+
+MakeReply = Callable[[EmulatedWorker, Body], Reply]
+
+_JSON: Final = (b"content-type", b"application/json")
+_EVENTS: Final = (b"content-type", b"text/event-stream; charset=utf-8")
+
+
+class ClientLeftError(Exception):
+    """The client closed the connection before its request was read."""
+
+
+class GenerationEndpoint:
+    """An ASGI endpoint. ``flat_errors`` is the /v1 shape, otherwise /generate's."""
+
+    def __init__(self, worker: EmulatedWorker, make_reply: MakeReply, *, flat_errors: bool) -> None:
+        self._worker = worker
+        self._make_reply = make_reply
+        self._flat = flat_errors
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            reply = self._make_reply(self._worker, await _json_body(scope, receive, strict=self._flat))
+            await self._deliver(reply, receive, send)
+        except ApiError as error:
+            await self._send_error(error, send)
+        except ClientLeftError:
+            return
+
+    async def _deliver(self, reply: Reply, receive: Receive, send: Send) -> None:
+        primers = [work.primer for work in reply.works if work.primer is not None]
+        if primers:
+            primed = await self._run(primers, receive)
+            if primed.gone:
+                return
+            _raise_if_refused(primers)
+        sequences = [choice.generation for work in reply.works for choice in work.choices]
+        if any(primer.ending is Ending.ABORTED for primer in primers):
+            # The request was aborted before its choices existed.
+            for generation in sequences:
+                generation.abort_wanted = True
+        if not reply.stream:
+            if not (await self._run(sequences, receive)).gone:
+                _raise_if_refused(sequences)
+                await _send_json(send, 200, reply.whole())
+            return
+        submission = self._submit(sequences, stream=True)
+        watch = asyncio.create_task(_leave_on_disconnect(submission, receive))
+        try:
+            await self._stream(reply, submission, send)
+        finally:
+            watch.cancel()
+            self._let_go(submission)
+
+    async def _run(self, sequences: list[Generation], receive: Receive) -> Submission:
+        """Runs sequences to their end, or until the client leaves."""
+        submission = self._submit(sequences, stream=False)
+        watch = asyncio.create_task(_leave_on_disconnect(submission, receive))
+        try:
+            await submission.ended()
+        finally:
+            watch.cancel()
+            self._let_go(submission)
+        return submission
+
+    async def _stream(self, reply: Reply, submission: Submission, send: Send) -> None:
+        """Sends the status with the first token: a request refused before it gets an honest status."""
+        started = False
+        while True:
+            await submission.changed()
+            if submission.gone:
+                return
+            over = not submission.unfinished
+            try:
+                _raise_if_refused(submission.generations)
+            except ApiError as error:
+                if not started:
+                    raise
+                await send({"type": "http.response.body", "body": error.event(), "more_body": False})
+                return
+            frames = reply.frames(submission.made())
+            if not frames:
+                continue
+            if not started:
+                started = True
+                await send({"type": "http.response.start", "status": 200, "headers": [_EVENTS]})
+            await send({"type": "http.response.body", "body": frames, "more_body": not over})
+            if over:
+                return
+
+    def _submit(self, sequences: list[Generation], *, stream: bool) -> Submission:
+        try:
+            return self._worker.driver.submit(sequences, stream=stream)
+        except DuplicateRequestError as error:
+            raise ApiError(str(error)) from error
+
+    def _let_go(self, submission: Submission) -> None:
+        """The exchange is over: what still runs is aborted, after the delay a real engine needs to notice."""
+        if not submission.unfinished:
+            return
+        driver, delay = self._worker.driver, self._worker.settings.disconnect_delay_s
+        if delay > 0:
+            asyncio.get_running_loop().call_later(delay, driver.abandon, submission)
+        else:
+            driver.abandon(submission)
+
+    async def _send_error(self, error: ApiError, send: Send) -> None:
+        body = error.flat() if self._flat else {"error": {"message": error.message}}
+        await _send_json(send, error.status, body)
+
+
+def generation_endpoints(worker: EmulatedWorker) -> dict[str, GenerationEndpoint]:
+    """Endpoint by path."""
+    return {
+        "/v1/chat/completions": GenerationEndpoint(worker, ChatReply, flat_errors=True),
+        "/v1/completions": GenerationEndpoint(worker, CompletionReply, flat_errors=True),
+        "/generate": GenerationEndpoint(worker, NativeReply, flat_errors=False),
+    }
+
+
+def _raise_if_refused(sequences: Sequence[Generation]) -> None:
+    for generation in sequences:
+        if generation.ending is Ending.REFUSED:
+            raise ApiError(generation.message, 503)
+
+
+async def _leave_on_disconnect(submission: Submission, receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    submission.leave()
+
+
+async def _json_body(scope: Scope, receive: Receive, *, strict: bool) -> Body:
+    """The request's JSON object. ``strict`` asks for the content type, as SGLang's /v1 routes do."""
+    if strict:
+        kind = next((value for name, value in scope["headers"] if name == b"content-type"), b"")
+        if kind.split(b";", 1)[0].strip().lower() != b"application/json":
+            raise ApiError("Unsupported Media Type: Only 'application/json' is allowed")
+    chunks: list[bytes] = []
+    more = True
+    while more:
+        message: Message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientLeftError
+        chunks.append(message.get("body", b""))
+        more = message.get("more_body", False)
+    try:
+        body = json.loads(b"".join(chunks))
+    except ValueError as error:
+        raise ApiError(f"Invalid JSON: {error}") from error
+    if not isinstance(body, dict):
+        raise ApiError("The request body must be a JSON object")
+    return body
+
+
+async def _send_json(send: Send, status: int, payload: object) -> None:
+    body = json.dumps(payload, separators=(",", ":")).encode()
+    headers = [_JSON, (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
