@@ -8,6 +8,9 @@
 //! Most of the table cannot matter: with an upper bound U on the optimum, row j needs only the i
 //! that the first j workers reach within U and from which the others finish within U. A few greedy
 //! sweeps give a U within a per cent, and windows as narrow.
+//!
+//! The paper also aggregates short trajectories to shrink n. Beside such windows that saves nothing
+//! (`benches/solver.rs`); it is kept as an option.
 
 use super::balance;
 use super::cost::{GroupCost, Placed, makespan};
