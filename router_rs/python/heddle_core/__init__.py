@@ -1,5 +1,5 @@
-"""Heddle's decision core (``Core``, ``replay``) and byte-path parsing (``scan_body``, ``splice``,
-``StreamTap``).
+"""Heddle's decision core (``Core``, ``replay``), planning (``solve``) and byte-path parsing (``scan_body``,
+``splice``, ``StreamTap``).
 """
 
 import warnings
@@ -17,9 +17,11 @@ from heddle_core._native import (
     read_answer,
     replay,
     scan_body,
+    solve,
     splice,
 )
 from heddle_core.names import Dialect, FailureKind, HistoryUnit, Outcome
+from heddle_core.plans import CostName, PlannedWorker, SolvedPlan, SolverName
 
 Action = Dispatch | Reject | Withdraw | Expire
 """What the core wants done."""
@@ -28,19 +30,24 @@ __all__ = [
     "Action",
     "Answer",
     "Core",
+    "CostName",
     "Dialect",
     "Dispatch",
     "Expire",
     "FailureKind",
     "HistoryUnit",
     "Outcome",
+    "PlannedWorker",
     "Reject",
     "Scan",
+    "SolvedPlan",
+    "SolverName",
     "StreamTap",
     "Withdraw",
     "read_answer",
     "replay",
     "scan_body",
+    "solve",
     "splice",
 ]
 

@@ -1,8 +1,12 @@
 """Types of the native module. Time is always an argument: microseconds of one monotonic clock (``now``)."""
 
+from collections.abc import Sequence
 from typing import Any, Final, final
 
+from typing_extensions import Buffer
+
 from heddle_core.names import Dialect, FailureKind, HistoryUnit, Outcome
+from heddle_core.plans import CostName, SolvedPlan, SolverName
 
 __all__ = [
     "DEBUG_BUILD",
@@ -17,6 +21,7 @@ __all__ = [
     "read_answer",
     "replay",
     "scan_body",
+    "solve",
     "splice",
 ]
 
@@ -283,3 +288,32 @@ class Answer:
 
 def read_answer(body: bytes, dialect: Dialect) -> Answer:
     """Raises ValueError if the body is no JSON."""
+
+# ------------------------------------------------------------------------------------------ solver
+
+def solve(
+    lengths: Sequence[float] | Buffer,
+    *,
+    gpus: int,
+    degrees: Sequence[int],
+    profile_json: str,
+    sigmas: Sequence[float] | Buffer | None = None,
+    workers: Sequence[int] | None = None,
+    solver: SolverName = "exact",
+    cost: CostName = "size_only",
+    context_tokens: float = 0.0,
+    cold_tokens: float = 0.0,
+    input_per_output: float = 0.0,
+    tool_seconds_per_output: float = 0.0,
+    aggregate_below: float = 0.0,
+    seed: int = 0,
+) -> SolvedPlan:
+    """Cuts trajectories of these predicted output tokens into groups, one a worker, of least makespan.
+
+    ``workers`` fixes the MP degrees; else the solver chooses workers of ``degrees`` on ``gpus`` GPUs.
+    ``profile_json`` is a WorkerProfile or its short form. ``sigmas``: standard deviation of each prediction,
+    tokens (``simulated`` only). A trajectory holds ``context_tokens`` now, ``cold_tokens`` of them are to be
+    prefilled first; with each output token come ``input_per_output`` tokens of tool results and
+    ``tool_seconds_per_output`` of tool gap. The GIL is released. Buffers are C doubles. Raises ValueError
+    naming the field.
+    """

@@ -33,6 +33,7 @@ pub mod priority;
 mod queue;
 pub mod rank;
 pub mod replay;
+pub mod solver;
 pub mod step;
 mod timer;
 pub mod trajectory;
