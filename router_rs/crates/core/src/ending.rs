@@ -252,7 +252,7 @@ impl Core {
         // This seat was given back before.
         let batch_now = (worker.seats() + 1).min(worker.slots as usize);
         let batch = f64::midpoint(f64::from(attempt.batch), batch_now as f64);
-        let token_us = worker.belief.token_us(batch);
+        let token_us = worker.token_us(batch);
         let whole = self.now.saturating_sub(attempt.dispatched_at) as f64;
         let streamed = attempt
             .first_byte_at

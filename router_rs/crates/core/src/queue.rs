@@ -159,6 +159,7 @@ impl Core {
                     .and_then(|s| s.attempt.as_mut())
                 {
                     attempt.disturbed = true;
+                    attempt.put_aside = true;
                 }
                 self.counters.preemptions += 1;
                 self.send_head(id, head, true);
@@ -188,8 +189,11 @@ impl Core {
         let step = self.steps.get(head.step)?;
         let level = self.level_of(step, self.trajectories.get(step.trajectory)?);
         let lowest = *worker.running.first()?;
-        (u16::from(level) >= u16::from(lowest.level) + u16::from(self.policy.preempt_levels))
-            .then_some(lowest)
+        // Not twice: what it generated is computed again each time, and it has waited once already.
+        let attempt = self.steps.get(lowest.step)?.attempt.as_ref()?;
+        let outranked =
+            u16::from(level) >= u16::from(lowest.level) + u16::from(self.policy.preempt_levels);
+        (outranked && !attempt.put_aside).then_some(lowest)
     }
 
     fn level_of(&self, step: &Step, trajectory: &Trajectory) -> u8 {
@@ -298,6 +302,7 @@ impl Core {
             first_byte_at: None,
             batch,
             disturbed: over || queued,
+            put_aside: false,
             seated: true,
         });
         let (attempt, reason) = (step.attempts, step.reason);

@@ -195,6 +195,8 @@ pub struct Attempt {
     pub batch: u32,
     /// It was, or may have been, put aside by the engine: its times say nothing about the worker.
     pub disturbed: bool,
+    /// The engine was made to put it aside once.
+    pub put_aside: bool,
     /// The worker still holds a seat for it.
     pub seated: bool,
 }

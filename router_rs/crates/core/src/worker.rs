@@ -156,9 +156,23 @@ impl Worker {
         self.clear_suspicion();
     }
 
-    /// Tokens per microsecond with every slot taken.
-    pub fn full_throughput(&self) -> f64 {
-        self.belief.throughput(f64::from(self.slots))
+    /// Tokens per microsecond with every slot taken by trajectories of `context` tokens, as far as KV allows.
+    pub fn full_throughput(&self, context: f64) -> f64 {
+        let mut batch = f64::from(self.slots);
+        if self.kv_tokens > 0 {
+            batch = batch.min(self.kv_tokens as f64 / context.max(1.0)).max(1.0);
+        }
+        batch / self.belief.token_us(batch, batch * context)
+    }
+
+    /// Mean context of the trajectories at home here, in tokens.
+    pub fn mean_context(&self) -> f64 {
+        self.committed as f64 / self.homed.len().max(1) as f64
+    }
+
+    /// Time of a token in a batch of `batch` trajectories like those at home here.
+    pub fn token_us(&self, batch: f64) -> f64 {
+        self.belief.token_us(batch, batch * self.mean_context())
     }
 
     /// Steps at the engine.

@@ -16,6 +16,9 @@ use crate::worker::Worker;
 /// A group's finish within this factor of the best one is as good: the rank decides among such.
 const AS_GOOD: f64 = 1.05;
 
+/// Least share of its home's finish that a move has to gain: less is within the error of any estimate.
+const WORTH: f64 = 0.03;
+
 pub(super) struct ByRank;
 
 /// The trajectories at home on a worker, in numbers.
@@ -68,7 +71,8 @@ impl Crowd {
             batch = batch.min(self.count as f64 * worker.kv_tokens as f64 / self.kv as f64);
         }
         let batch = batch.max(1.0);
-        let token_us = worker.belief.token_us(batch);
+        let context = self.kv as f64 * batch / self.count as f64;
+        let token_us = worker.belief.token_us(batch, context);
         (self.longest as f64 * token_us).max(self.work as f64 * token_us / batch)
     }
 }
@@ -84,7 +88,7 @@ impl Placement for ByRank {
     fn reconsiders(&self, scene: &Scene<'_>, ask: &Ask<'_>, from: &Worker, to: &Worker) -> bool {
         // What the step gains at once: the time until the next of the full batch ends.
         let batch = f64::from(from.slots);
-        let wait_us = scene.step_tokens * from.belief.token_us(batch) / batch;
+        let wait_us = scene.step_tokens * from.token_us(batch) / batch;
         let room = to.has_room(ask.footprint, scene.policy.kv_headroom);
         room && Move::new(scene, ask, from).gain_us(to) + wait_us > move_cost_us(scene, ask, to)
     }
@@ -105,7 +109,8 @@ fn rank_target<'a>(scene: &Scene<'a>, ask: &Ask<'_>) -> Option<&'a Worker> {
             .chain(faster)
             .find_map(|id| scene.candidate_with_id(id));
     }
-    let total: f64 = scene.candidates().map(Worker::full_throughput).sum();
+    let rate = |worker: &Worker| worker.full_throughput(ask.footprint as f64);
+    let total: f64 = scene.candidates().map(rate).sum();
     let position = before.weight as f64 + ask.remaining as f64 / 2.0;
     let share = position / (scene.active.total_weight().max(1) as f64) * total;
     let mut upto = 0.0;
@@ -116,7 +121,7 @@ fn rank_target<'a>(scene: &Scene<'a>, ask: &Ask<'_>) -> Option<&'a Worker> {
         .iter()
         .filter_map(|&place| scene.candidate(place))
     {
-        upto += worker.full_throughput();
+        upto += rate(worker);
         last = Some(worker);
         if share < upto {
             break;
@@ -157,8 +162,8 @@ fn first_home(scene: &Scene<'_>, ask: &Ask<'_>) -> Choice {
 
 /// Whether the worker's predicted work with this trajectory stays within the share that its throughput is of all.
 fn within_fair_share(scene: &Scene<'_>, worker: &Worker, ask: &Ask<'_>) -> bool {
-    let total: f64 = scene.candidates().map(Worker::full_throughput).sum();
-    let share = worker.full_throughput() / total;
+    let rate = |worker: &Worker| worker.full_throughput(ask.footprint as f64);
+    let share = rate(worker) / scene.candidates().map(rate).sum::<f64>();
     (worker.homed.total_weight() + ask.remaining) as f64
         <= share * scene.active.total_weight() as f64
 }
@@ -191,7 +196,7 @@ fn stay_or_move(scene: &Scene<'_>, ask: &Ask<'_>, home: &Worker) -> Choice {
         if worker.id == home.id || departure.most_us() <= cost || !can_take(worker) {
             continue;
         }
-        let net = departure.gain_us(worker) - cost;
+        let net = departure.gain_us(worker) - cost - WORTH * departure.stays_us;
         let preferred = if worker.id == target {
             net * AS_GOOD
         } else {
@@ -248,7 +253,7 @@ impl<'a> Move<'a> {
 fn own_gain_us(scene: &Scene<'_>, ask: &Ask<'_>, home: &Worker, target: &Worker) -> f64 {
     let token_us = |worker: &Worker, joins: usize| {
         let batch = (worker.load() + joins).min(worker.slots as usize).max(1);
-        worker.belief.token_us(batch as f64)
+        worker.token_us(batch as f64)
     };
     let queued = if home.has_free_slot(0) {
         0
@@ -256,7 +261,7 @@ fn own_gain_us(scene: &Scene<'_>, ask: &Ask<'_>, home: &Worker, target: &Worker)
         home.queue.len() + 1
     };
     let slots = f64::from(home.slots);
-    let queue_us = queued as f64 * scene.step_tokens * home.belief.token_us(slots) / slots;
+    let queue_us = queued as f64 * scene.step_tokens * home.token_us(slots) / slots;
     ask.remaining as f64 * (token_us(home, 1) - token_us(target, 1)) + queue_us
 }
 
