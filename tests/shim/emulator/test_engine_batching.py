@@ -271,6 +271,7 @@ def test_decode_moments_sum_over_steps(make_engine: MakeEngine, make_generation:
     assert totals.decode_batch_s == 14.0
     assert totals.decode_tokens == 14
     assert totals.output_tokens == 16
+    assert totals.decode_moments() == [10, 14, 10e6, 22, 14e6, 14], "times are microseconds, as SGLang's"
 
 
 def test_a_request_larger_than_the_pool_is_refused(

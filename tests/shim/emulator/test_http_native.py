@@ -272,9 +272,9 @@ async def test_load_and_metrics_add_up_to_what_was_done(serve: Serve) -> None:
             body = {"text": "a b c d e", "sampling_params": {"max_new_tokens": 11}}
             await client.post("/generate", json=body)
         load = (await client.get("/v1/loads?include=core")).json()["loads"][0]
-        steps, batch, seconds, squares, products, tokens = load["decode_moments"]
+        steps, batch, micros, squares, products, tokens = load["decode_moments"]
         assert (steps, batch, squares, tokens) == (30, 30, 30, 30)
-        assert products == seconds > 0
+        assert products == micros > 0
         assert load["num_running_reqs"] == load["num_used_tokens"] == 0
         # Five prompt tokens once, then only the last one of each repetition.
         assert load["total_prefill_uncached_tokens"] == 7

@@ -41,12 +41,15 @@ class Totals:
         self.decode_tokens += steps * batch
 
     def decode_moments(self) -> list[float]:
-        """[n, Sb, St, Sb2, Sbt, Sgen] of /v1/loads, over decode steps of batch b and time t."""
+        """[n, Sb, St, Sb2, Sbt, Sgen] of /v1/loads, over decode steps of batch b and time t in microseconds.
+
+        Source: SGLang 0.5.23, managers/scheduler.py, _accumulate_decode_moment.
+        """
         return [
             self.decode_steps,
             self.decode_batch,
-            self.decode_s,
+            1e6 * self.decode_s,
             self.decode_batch_squared,
-            self.decode_batch_s,
+            1e6 * self.decode_batch_s,
             self.decode_tokens,
         ]
