@@ -97,7 +97,7 @@ class TrajectoryBook:
             source, claim = tag.source, _place(known, scan, history, attempt)
         elif tag is not None:
             source, claim = tag.source, self._new(facts.tenant, tag.trajectory_id, scope, history)
-        elif (found := match(self._index, scan, scope, history, attempt)) is not None:
+        elif (found := match(self._index, scan, scope, history, attempt, facts.received_at)) is not None:
             source, claim = found
         else:
             source = "anonymous" if history.unit == "opaque" else "history-new"
@@ -139,6 +139,7 @@ class TrajectoryBook:
             claim.turn = self._begin_turn(conversation, claim.history)
         turn = claim.turn
         self._move(conversation, turn, TurnState.RUNNING, now)
+        turn.attempt = claim.attempt
         turn.in_flight += 1
         conversation.in_flight += 1
 

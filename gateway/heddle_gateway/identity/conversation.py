@@ -71,8 +71,8 @@ SDK_REPEATS: Final = 2
 @dataclass(slots=True, eq=False)
 class Turn:
     """One step, told by its history. ``shows``: hashes of its answers and of their call ids, which a later
-    request may show. ``changed_at``: when it began or ended last, monotonic seconds. ``attempt``, ``begun``:
-    of the last failure; the answer had begun. ``filed``, ``lengths``: the index's own.
+    request may show. ``changed_at``: when it began or ended last, monotonic seconds. ``attempt``: the one
+    that began or failed last; ``begun``: its answer had begun. ``filed``, ``lengths``: the index's own.
     """
 
     history: History

@@ -72,7 +72,10 @@ class ConversationIndex:
         history, scope = conversation.turn.history, conversation.scope
         if history.unit == "opaque":
             return
-        standing = self._by_history.setdefault(_key(scope, history), Standing())
+        key = _key(scope, history)
+        standing = self._by_history.get(key)
+        if standing is None:
+            standing = self._by_history[key] = Standing()
         standing.of(conversation.turn.state)[conversation] = None
         if history.unit != "messages":
             _count(self._lengths.setdefault(_block_key(scope, history, history.block), {}), history.length)
@@ -189,9 +192,13 @@ class ConversationIndex:
         """Whose last answer has a line that starts so."""
         return self._by_anchor.get(number ^ scope, ())
 
-    def is_opening(self, opening: int) -> bool:
-        """Whether anybody began with this opening."""
-        return opening in self._by_opening
+    def is_opening(self, scope: int, history: History) -> bool:
+        """Whether anybody began with this very history."""
+        return _key(scope, history) in self._by_opening
+
+    def is_only_one(self, conversation: Conversation) -> bool:
+        """Whether nobody else began with its opening."""
+        return conversation.opening is not None and len(self._by_opening[conversation.opening]) == 1
 
     def with_opening(self, opening: int) -> Iterable[Conversation]:
         """Who began with this opening (scoped_opening), the latest first."""

@@ -2,24 +2,29 @@
 
 The rules, in order, within one tenant and model. The first that fires decides; it names the source.
 
-history-retry      the same history as a known turn, and the SDK says it tries again
-(``x-stainless-retry-count``) history            the history of a known last turn, then its answer, then
-more. Of several conversations with that history (samples of one prompt) it is the one that gave this answer
-history-retry      the same history as a turn that failed history-drifted    a last answer in its place,
-after another system prompt (some change with every call) history-rewritten  the same system prompt, and the
-last answer or a tool call of one conversation: compacted history-summary    a line that starts as a last
-answer did: compacted by the model's own summary history-retry      the same history as a turn that is done,
-past the opening: sampled once more history-rewritten  an earlier answer of one conversation: rolled back,
-or compacted further history-edited     a history that someone waits at, then an answer that nobody gave:
-the client changed it history-opening    the opening of a single conversation that waits, then something
-else: compacted without a trace history-new        none of these. A known opening alone is a new sample of
-the prompt, never the old conversation
+* history-retry: the same history as a turn that failed, and the SDK says it tries again
+  (``x-stainless-retry-count``)
+* history: the history of a known last turn, then its answer, then more. Of several conversations with that
+  history (samples of one prompt) it is the one that gave this answer
+* history-retry: the same history as a turn that runs or is done, and the SDK says it tries again; or as one
+  that failed
+* history-drifted: a last answer in its place, after another system prompt (some change with every call)
+* history-retry: the same history as a turn that siblings who answer alike have left behind
+* history-rewritten: the same system prompt, and the last answer or a tool call of one conversation: compacted
+* history-summary: a line that starts as a last answer did: compacted by the model's own summary
+* history-retry: the same history as a turn that is done, past the opening: sampled once more
+* history-rewritten: an earlier answer of one conversation: rolled back, or compacted further
+* history-edited: a history that someone waits at, then an answer that nobody gave: the client changed it
+* history-opening: the opening of a single conversation that waits, then something else: compacted without a
+  trace
+* history-new: none of these. A known opening alone is a new sample of the prompt, never the old conversation
 
 ``match`` changes nothing.
 """
 
 from collections.abc import Collection, Sequence
-from itertools import islice
+from dataclasses import dataclass
+from itertools import combinations, islice
 from typing import Final
 
 from heddle_core import Scan
@@ -31,6 +36,13 @@ from heddle_gateway.identity.conversation_index import MAX_SHARED, ConversationI
 MAX_LOOKUPS: Final = 24
 # Openings are short: a system prompt and a task, or two.
 OPENING_LENGTHS: Final = 3
+
+# Half a second less a quarter of jitter before the first repeat (openai-python, _calculate_retry_timeout),
+# less what the way to here may vary.
+SDK_WAITS_S: Final = 0.3
+_FOLLOWS: Final = frozenset(
+    combinations((Attempt.UNMARKED, Attempt.FIRST, Attempt.REPEAT, Attempt.LAST_REPEAT), 2)
+)
 
 Match = tuple[str, Claim]
 
@@ -47,74 +59,94 @@ def history_of(scan: Scan) -> History:
 
 
 def match(
-    index: ConversationIndex, scan: Scan, scope: int, history: History, attempt: Attempt
+    index: ConversationIndex, scan: Scan, scope: int, history: History, attempt: Attempt, received_at: float
 ) -> Match | None:
-    """(rule, claim); None for a new conversation."""
+    """(rule, claim); None for a new conversation. ``received_at``: monotonic seconds."""
     if history.unit == "opaque":
         return None
+    repeat = _Repeat(attempt, received_at)
     same = index.at(scope, history) or Standing()
-    if attempt.is_repeat and same:
-        return _repeat(_marked_repeat(same), history)
+    if attempt.is_repeat and (failed := _marked_failure(same)) is not None:
+        return _repeat(failed, history)
     if history.unit != "messages":
-        return _prompt(index, scan, scope, history, same, attempt)
-    return _chat(_Request(index, scan, scope, history), same, attempt)
+        return _prompt(index, scan, scope, history, same, repeat)
+    before: Standing | None = None
+    if (last := scan.last_answer()) is not None:
+        # Nearly every request ends here: one that goes on where its conversation stands.
+        before = index.at_prefix(scope, history, last[0])
+        exact = index.after(scope, history, *last)
+        if exact is not None and repeat.may_be_its_next(exact.turn, same):
+            return "history", Claim(Kind.NEXT, exact, history)
+    if (repeated := _repeated(index, same, repeat)) is not None:
+        return _repeat(repeated, history)
+    if index.is_opening(scope, history):
+        # A new sample, whatever a sibling's answer quotes of its prompt.
+        return None
+    return _by_evidence(_Request(index, scan, scope, history, before), same)
+
+
+@dataclass(frozen=True, slots=True)
+class _Repeat:
+    """What the SDK says of repeats, and when."""
+
+    attempt: Attempt
+    received_at: float
+
+    def may_be_its_next(self, turn: Turn, same: Standing) -> bool:
+        """Whether this is a step after ``turn``, not a repeat of one that ``same`` has: where a first attempt
+        never came here, its trajectory has waited since before the SDK did.
+        """
+        if not self.attempt.is_repeat or not (same.running or same.done):
+            return True
+        return self.received_at - turn.changed_at >= SDK_WAITS_S
+
+    def may_mean(self, turn: Turn) -> bool:
+        """Whether this attempt can follow one at ``turn`` that did not fail as far as we know: the SDK waits
+        before it repeats, and counts.
+        """
+        waited = self.received_at - turn.changed_at >= SDK_WAITS_S
+        return waited and (turn.attempt, self.attempt) in _FOLLOWS
 
 
 class _Request:
-    """What a chat request shows, and who shares it."""
+    """What a chat request shows. ``before``: whose history comes right before its last answer."""
 
-    __slots__ = (
-        "before",
-        "chain",
-        "hashes",
-        "history",
-        "index",
-        "openings",
-        "places",
-        "scan",
-        "scope",
-        "shown",
-    )
-
-    def __init__(self, index: ConversationIndex, scan: Scan, scope: int, history: History) -> None:
+    def __init__(
+        self,
+        index: ConversationIndex,
+        scan: Scan,
+        scope: int,
+        history: History,
+        before: Standing | None,
+    ) -> None:
         self.index = index
         self.scan = scan
         self.scope = scope
         self.history = history
+        self.before = before
         self.chain = scan.chain()
         self.hashes = scan.message_hashes()
-        # Where answers stand, but for a first message of the assistant's.
-        self.places = [place for place in scan.assistant_positions() if place]
-        # Whose history comes right before the last answer.
-        self.before: Standing | None = None
-        if self.places:
-            self.before = index.at_prefix(scope, history, self.chain[self.places[-1] - 1])
+        self.shown = [self.hashes[place] for place in scan.assistant_positions()[-MAX_LOOKUPS:] if place]
+        self.last = self.shown[-1] if self.shown else None
+        self.shown += scan.call_ids()[-MAX_LOOKUPS:]
         # Openings that this history, being longer, may have begun with.
         self.openings = {scope ^ link for link in self.chain[: min(OPENING_LENGTHS, len(self.chain) - 1)]}
-        self.shown: list[int] = []
-
-
-def _chat(request: _Request, same: Standing, attempt: Attempt) -> Match | None:
-    history = request.history
-    if request.before:
-        last = request.places[-1]
-        exact = request.index.after(request.scope, history, request.chain[last - 1], request.hashes[last])
-        if exact is not None:
-            return "history", Claim(Kind.NEXT, exact, history)
-    if (failed := _failed(same, attempt)) is not None:
-        return _repeat(failed, history)
-    return _by_evidence(request, same)
 
 
 def _by_evidence(request: _Request, same: Standing) -> Match | None:
     history = request.history
-    request.shown = [request.hashes[place] for place in request.places[-MAX_LOOKUPS:]]
-    request.shown += request.scan.call_ids()[-MAX_LOOKUPS:]
     holders = [request.index.with_evidence(request.scope, number) for number in reversed(request.shown)]
     placed = [known for holder in holders for known in holder if _in_place(known.turn, request)]
+    if any(_ends(known, request) for holder in holders for known in holder):
+        # Siblings that answer alike: one that is behind must not take the place of one that stands here.
+        placed = [known for known in placed if _ends(known, request)]
     if placed:
         return "history-drifted", Claim(Kind.NEXT, min(placed, key=_changed), history)
+    if (passed := _passed(request)) is not None:
+        return "history-retry", passed
     sole = _sole(holders, request)
+    if sole is not None and request.before and request.before.done and _gave_another_too(sole, request):
+        return "history-edited", Claim(Kind.NEXT, next(iter(request.before.done)), history)
     if sole is not None and request.before and sole in request.before.of(sole.turn.state):
         return "history-edited", Claim(Kind.NEXT, sole, history)
     if sole is not None and not sole.turn.shows.isdisjoint(request.shown):
@@ -144,6 +176,39 @@ def _in_place(turn: Turn, request: _Request) -> bool:
     return at.head != request.history.head or request.chain[at.length - 1] == at.hash
 
 
+def _ends(known: Conversation, request: _Request) -> bool:
+    """Whether it waits with the answer that the request shows last."""
+    return request.last in known.turn.shows and _waits(known)
+
+
+def _passed(request: _Request) -> Claim | None:
+    """A turn with this very history that several siblings who answer alike have left behind. Where a repeat
+    took the place of a sibling that was slower, that one finds its place taken; it may have any other's.
+    """
+    if request.last is None:
+        return None
+    holder = request.index.with_evidence(request.scope, request.last)
+    if len(holder) < 2 or any(_ends(known, request) for known in holder):
+        return None
+    passed = [
+        (not _waits(known), len(known.turns) - place, known.turn.changed_at, number, turn, known)
+        for number, known in enumerate(holder)
+        for place, turn in enumerate(known.turns)
+        if turn.history == request.history
+    ]
+    if not passed:
+        return None
+    *_, turn, known = min(passed)
+    return Claim(Kind.REPEAT, known, request.history, turn)
+
+
+def _gave_another_too(known: Conversation, request: _Request) -> bool:
+    """Whether it gave the answer shown last, to a repeat that was its sibling's, and went on with another:
+    a sibling waits where the other belongs.
+    """
+    return any(request.last in turn.shows and len(turn.shows) > 1 for turn in known.turns[:-1])
+
+
 def _sole(holders: Sequence[Collection[Conversation]], request: _Request) -> Conversation | None:
     """The conversation with the same system prompt that the evidence points at: the first that is alone in
     holding a piece; else, of those that hold most pieces, the one with this task whose last answer is shown
@@ -170,8 +235,7 @@ def _sole(holders: Sequence[Collection[Conversation]], request: _Request) -> Con
 
 def _summed_up(request: _Request) -> Conversation | None:
     index, scope = request.index, request.scope
-    if index.is_opening(request.chain[-1] ^ scope) or not index.has_anchors:
-        # A sample of a known prompt, whatever a sibling's answer quotes of it.
+    if not index.has_anchors:
         return None
     found = [
         known
@@ -200,7 +264,7 @@ def _prompt(
     scope: int,
     history: History,
     same: Standing,
-    attempt: Attempt,
+    repeat: _Repeat,
 ) -> Match | None:
     chain = scan.chain()
     for blocks in range(len(chain), -1, -1):
@@ -212,8 +276,8 @@ def _prompt(
             found = _after_prompt(index, scan, scope, history, length, prefix)
             if found is not None:
                 return "history", Claim(Kind.NEXT, found, history)
-    if (failed := _failed(same, attempt)) is not None:
-        return _repeat(failed, history)
+    if (repeated := _repeated(index, same, repeat)) is not None:
+        return _repeat(repeated, history)
     later = _sampled_before(same)
     return None if later is None else _repeat(later, history)
 
@@ -257,16 +321,31 @@ def _edited(standing: Standing) -> Conversation:
     return next(iter(standing.done or standing.broken or standing.running))
 
 
-def _marked_repeat(same: Standing) -> Conversation:
-    """Whose turn a marked repeat means: a failed one that an SDK repeats, the oldest; then one that runs
-    (the client gave up before we saw it leave); then the one done last (its answer was lost on the way).
+def _marked_failure(same: Standing) -> Conversation | None:
+    """Whose failed turn a marked repeat means: one that an SDK repeats, the oldest."""
+    return next((known for known in islice(same.broken, MAX_SHARED) if known.turn.may_be_marked), None)
+
+
+def _repeated(index: ConversationIndex, same: Standing, repeat: _Repeat) -> Conversation | None:
+    if repeat.attempt.is_repeat and (unnoticed := _unnoticed(index, same, repeat)) is not None:
+        return unnoticed
+    return _failed(same, repeat.attempt)
+
+
+def _unnoticed(index: ConversationIndex, same: Standing, repeat: _Repeat) -> Conversation | None:
+    """Whose turn a marked repeat means where no failure is known: the one done longest that nobody goes on
+    with (its answer was lost on the way), then one that runs (the client gave up before we saw it leave).
+
+    At an opening there may be none: of samples of one prompt nobody can tell whose answer was lost, and the
+    attempt that failed may never have come here (agents that were started before the gateway listened). Two
+    agents in one trajectory are worse than a trajectory that nobody goes on with.
     """
-    for known in islice(same.broken, MAX_SHARED):
-        if known.turn.may_be_marked:
-            return known
-    if same.running:
-        return next(iter(same.running))
-    return next(reversed(same.done)) if same.done else next(iter(same.broken))
+    done = next(iter(same.done), None)
+    running = next(iter(same.running), None)
+    known = done if done is not None and (running is None or repeat.may_mean(done.turn)) else running
+    if known is None or known.turn.step:
+        return known
+    return known if index.is_only_one(known) and repeat.may_mean(known.turn) else None
 
 
 def _failed(same: Standing, attempt: Attempt) -> Conversation | None:
