@@ -130,7 +130,7 @@ def test_the_environment_is_read_in_one_file_of_the_gateway() -> None:
 def test_rust_crates_depend_downwards_only() -> None:
     allowed = {
         "core": {"serde", "serde_json", "thiserror"},
-        "wire": {"jiter", "memchr", "thiserror", "xxhash-rust"},
+        "wire": {"memchr", "thiserror", "xxhash-rust"},
     }
     for crate, names in allowed.items():
         manifest = tomllib.loads((ROOT / f"router_rs/crates/{crate}/Cargo.toml").read_text())
