@@ -21,7 +21,10 @@ class Outcome(StrEnum):
 
 
 class StepRecord(BaseModel):
-    """One ended step. Times are seconds of the Unix epoch; token counts are the worker's own usage where known."""
+    """One ended step.
+
+    Times are seconds of the Unix epoch; token counts are the worker's own usage where known.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -36,11 +39,15 @@ class StepRecord(BaseModel):
     dialect: str
     step: int = Field(ge=0, description="Index of the step in its trajectory.")
     segment: int = Field(default=0, ge=0, description="Grows by one at each compaction of the history.")
-    attempts: int = Field(default=1, ge=0, description="Dispatches to a worker; 0 if it never left the gateway.")
+    attempts: int = Field(
+        default=1, ge=0, description="Dispatches to a worker; 0 if it never left the gateway."
+    )
     retries: int = Field(default=0, ge=0, description="Repeats of this step by the client.")
     worker: str | None = None
     outcome: Outcome
-    status: int | None = Field(default=None, description="HTTP status the caller saw; None if it left before.")
+    status: int | None = Field(
+        default=None, description="HTTP status the caller saw; None if it left before."
+    )
     finish_reason: str | None = None
     tool_names: tuple[str, ...] = ()
     prompt_tokens: int = Field(default=0, ge=0)
