@@ -1,5 +1,5 @@
-"""Heddle's decision core (``Core``, ``replay``), planning (``solve``) and byte-path parsing (``scan_body``,
-``splice``, ``StreamTap``).
+"""Heddle's decision core (``Core``, ``replay``), planning (``solve``), simulation (``simulate``) and byte-path parsing
+(``scan_body``, ``splice``, ``StreamTap``).
 """
 
 import warnings
@@ -12,11 +12,13 @@ from heddle_core._native import (
     Expire,
     Reject,
     Scan,
+    SimWorkload,
     StreamTap,
     Withdraw,
     read_answer,
     replay,
     scan_body,
+    simulate,
     solve,
     splice,
 )
@@ -40,6 +42,7 @@ __all__ = [
     "PlannedWorker",
     "Reject",
     "Scan",
+    "SimWorkload",
     "SolvedPlan",
     "SolverName",
     "StreamTap",
@@ -47,6 +50,7 @@ __all__ = [
     "read_answer",
     "replay",
     "scan_body",
+    "simulate",
     "solve",
     "splice",
 ]

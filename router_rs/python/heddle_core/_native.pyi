@@ -16,11 +16,13 @@ __all__ = [
     "Expire",
     "Reject",
     "Scan",
+    "SimWorkload",
     "StreamTap",
     "Withdraw",
     "read_answer",
     "replay",
     "scan_body",
+    "simulate",
     "solve",
     "splice",
 ]
@@ -316,4 +318,32 @@ def solve(
     prefilled first; with each output token come ``input_per_output`` tokens of tool results and
     ``tool_seconds_per_output`` of tool gap. The GIL is released. Buffers are C doubles. Raises ValueError
     naming the field.
+    """
+
+# ------------------------------------------------------------------------------------------ simulator
+
+@final
+class SimWorkload:
+    """Trajectories to simulate; their index is their id. Raises ValueError naming trajectory and field."""
+
+    def __new__(
+        cls, scripts: Sequence[tuple[int, int | None, float, Sequence[tuple[int, int, float]]]]
+    ) -> SimWorkload:
+        """A script: (prompt tokens, group, seconds of its start, steps). A step: (tokens appended before it, tokens
+        it generates, seconds of its tool call)."""
+    def first_estimates(self, prediction_json: str, seed: int) -> list[tuple[float, float]] | None:
+        """What a predictor says of each trajectory before its first step: (mean tokens, sigma of the logarithm).
+
+        None for ``{"kind": "none"}``. The kinds are those of a spec's ``prediction``.
+        """
+    def lower_bound(self, spec_json: str) -> tuple[float, float]:
+        """Seconds that no schedule on the spec's GPUs beats, whatever its workers' degrees: (the longest trajectory
+        alone on the fastest worker, all work over all throughput)."""
+
+def simulate(workload: SimWorkload, spec_json: str) -> tuple[str, bytes]:
+    """Runs a workload on a modelled cluster: (report as JSON, the core's journal if the spec asks for one).
+
+    The fields of spec and report are those of ``heddle_sim::spec::Spec`` and ``heddle_sim::report::Report``. The GIL
+    is released. Raises ValueError naming the field of a spec that does not fit, RuntimeError for a run that does not
+    come to its end.
     """

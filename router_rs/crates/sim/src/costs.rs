@@ -120,6 +120,7 @@ impl Costs {
         Profile {
             token_us: Some(1e6 * (alone - slope).max(1e-9)),
             token_us_per_seq: Some(1e6 * slope),
+            token_us_per_context_token: Some(1e6 * self.context_token_s),
             prefill_tokens_per_s: (self.prefill_token_s > 0.0).then(|| 1.0 / self.prefill_token_s),
             ..Profile::default()
         }

@@ -1,0 +1,104 @@
+//! Binding of the simulator: arrays and JSON in, JSON out. Converts and decides nothing; the GIL is free while it runs.
+use heddle_sim::bound::lower_bound;
+use heddle_sim::prediction::{Prediction, Predictions};
+use heddle_sim::spec::Spec;
+use heddle_sim::{Script, Turn, Workload, simulate as run};
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+/// Adds this binding's classes and functions to the module.
+pub fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
+    m.add_class::<PyWorkload>()?;
+    m.add_function(wrap_pyfunction!(simulate, m)?)?;
+    Ok(())
+}
+
+fn value_error(error: impl std::fmt::Display) -> PyErr {
+    PyValueError::new_err(error.to_string())
+}
+
+/// (prompt, group, seconds of the start, steps of (input, output, tool seconds)).
+type ScriptRow = (u64, Option<u64>, f64, Vec<(u64, u64, f64)>);
+
+#[pyclass(frozen, name = "SimWorkload", module = "heddle_core._native")]
+struct PyWorkload {
+    workload: Workload,
+}
+
+#[pymethods]
+impl PyWorkload {
+    #[new]
+    fn new(scripts: Vec<ScriptRow>) -> PyResult<Self> {
+        let scripts = scripts
+            .into_iter()
+            .map(|(prompt, group, start_s, turns)| Script {
+                prompt,
+                group,
+                start_s,
+                turns: turns
+                    .into_iter()
+                    .map(|(input, output, tool_s)| Turn {
+                        input,
+                        output,
+                        tool_s,
+                    })
+                    .collect(),
+            })
+            .collect();
+        let workload = Workload::new(scripts).map_err(value_error)?;
+        Ok(Self { workload })
+    }
+
+    /// See `_native.pyi`.
+    fn first_estimates(
+        &self,
+        py: Python<'_>,
+        prediction_json: &str,
+        seed: u64,
+    ) -> PyResult<Option<Vec<(f64, f64)>>> {
+        let kind: Prediction = serde_json::from_str(prediction_json)
+            .map_err(|error| value_error(format!("prediction: {error}")))?;
+        kind.validate().map_err(value_error)?;
+        Ok(py.detach(|| {
+            let predictions = Predictions::new(&self.workload, kind, seed)?;
+            let of = |trajectory| predictions.before_step(trajectory, 0);
+            let all = (0..self.workload.scripts().len()).map(of);
+            Some(
+                all.map(|estimate| (estimate.mean, estimate.sigma))
+                    .collect(),
+            )
+        }))
+    }
+
+    /// See `_native.pyi`.
+    fn lower_bound(&self, py: Python<'_>, spec_json: &str) -> PyResult<(f64, f64)> {
+        let spec = Spec::from_json(spec_json).map_err(value_error)?;
+        let bound =
+            py.detach(|| lower_bound(&self.workload, &spec.truth, spec.gpus(), spec.slowdown));
+        Ok((bound.longest_alone_s, bound.work_s))
+    }
+}
+
+/// See `_native.pyi`.
+#[pyfunction]
+fn simulate<'py>(
+    py: Python<'py>,
+    workload: &Bound<'py, PyWorkload>,
+    spec_json: &str,
+) -> PyResult<(String, Bound<'py, PyBytes>)> {
+    let spec = Spec::from_json(spec_json).map_err(value_error)?;
+    let workload = &workload.get().workload;
+    let (report, journal) = py
+        .detach(|| {
+            let run = run(workload, &spec)?;
+            let report = serde_json::to_string(&run.report);
+            Ok::<_, heddle_sim::SimError>((report, run.journal))
+        })
+        .map_err(|error| match error {
+            heddle_sim::SimError::Spec(_) => value_error(error),
+            _ => PyRuntimeError::new_err(error.to_string()),
+        })?;
+    let report = report.map_err(|error| PyRuntimeError::new_err(error.to_string()))?;
+    Ok((report, PyBytes::new(py, &journal)))
+}
