@@ -13,6 +13,7 @@ from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -25,6 +26,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 WAIT_S = 60.0
 POLL_S = 0.02
+_numbers = count()
 
 
 def free_port() -> int:
@@ -37,7 +39,7 @@ async def wait_until(condition: Callable[[], Awaitable[bool]], what: str) -> Non
     """Asks until it holds; fails with ``what`` after WAIT_S."""
     try:
         async with asyncio.timeout(WAIT_S):
-            while not await condition():
+            while not await condition():  # noqa: ASYNC110  what is waited for is another process
                 await asyncio.sleep(POLL_S)
     except TimeoutError:
         pytest.fail(f"waited {WAIT_S:g} s in vain for: {what}")
@@ -52,7 +54,7 @@ class Part:
 
     @classmethod
     async def start(cls, folder: Path, *arguments: str) -> "Part":
-        log = folder / f"{arguments[0]}-{len(list(folder.glob('*.log')))}.log"
+        log = folder / f"{arguments[0]}-{next(_numbers)}.log"
         environment = {name: value for name, value in os.environ.items() if not name.startswith("HEDDLE_")}
         with log.open("wb") as errors:
             process = await asyncio.create_subprocess_exec(

@@ -1,4 +1,4 @@
-"""The openai SDK, unmodified, against a gateway process and a worker process: every form of answer agents use.
+"""The openai SDK, unmodified, against a gateway process and a worker process: the answers agents use.
 
 What the SDK saw is compared with what the gateway wrote down of it.
 """
