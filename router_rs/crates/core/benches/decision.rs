@@ -162,11 +162,11 @@ impl Run {
         while left > 0 {
             let count = left.min(AT_A_TIME);
             let prepared: Vec<T> = (0..count).map(|_| before(self)).collect();
-            let start = CpuTime::now();
+            let start = CpuTime.start();
             for one in prepared {
                 timed(self, one);
             }
-            spent += CpuTime::now() - start;
+            spent += CpuTime.end(start);
             left -= count;
         }
         spent
@@ -202,7 +202,7 @@ impl Measurement for CpuTime {
     }
 
     fn end(&self, start: Duration) -> Duration {
-        Self::now() - start
+        Self::now().saturating_sub(start)
     }
 
     fn add(&self, a: &Duration, b: &Duration) -> Duration {

@@ -14,8 +14,14 @@ use crate::worker::{Queued, Seat, Worker};
 use crate::{StepId, WorkerId};
 
 impl Core {
+    /// Where a held step belongs: overdue ones first, by arrival; then by the order of the policy.
     pub(crate) fn key(&self, step: &Step, trajectory: &Trajectory) -> OrderKey {
-        let measure = self.policy.order.variant().measure(&candidate(trajectory));
+        let order = self.policy.order.variant();
+        let measure = if step.overdue {
+            0
+        } else {
+            order.measure(&candidate(trajectory))
+        };
         OrderKey {
             in_turn: !step.overdue,
             measure,

@@ -13,7 +13,7 @@
 use super::{Ask, Choice, Memory, Placement, Scene, by_assigned, least_candidate};
 use crate::worker::Worker;
 
-/// A group's finish within this factor of the best one is as good: the rank decides among such.
+/// A group's finish within this factor of the best one is as good: rank, or siblings, decide among such.
 const AS_GOOD: f64 = 1.05;
 
 /// Least share of its home's finish that a move has to gain: less is within the error of any estimate.
@@ -131,15 +131,9 @@ fn rank_target<'a>(scene: &Scene<'a>, ask: &Ask<'_>) -> Option<&'a Worker> {
 }
 
 fn first_home(scene: &Scene<'_>, ask: &Ask<'_>) -> Choice {
-    if !ask.informed
-        && let Some(worker) = ask.sibling_home.and_then(|id| scene.candidate_with_id(id))
-        && worker.has_free_slot(0)
-        && worker.has_room(ask.footprint, scene.policy.kv_headroom)
-        && within_fair_share(scene, worker, ask)
-    {
-        return Choice::new(worker, "siblings");
-    }
-    let target = rank_target(scene, ask).filter(|worker| worker.has_free_slot(0));
+    let can_take =
+        |w: &&Worker| w.has_free_slot(0) && w.has_room(ask.footprint, scene.policy.kv_headroom);
+    let target = rank_target(scene, ask).filter(can_take);
     if let (Some(target), Some(_)) = (target, scene.plan) {
         return Choice::new(target, "rank");
     }
@@ -154,18 +148,20 @@ fn first_home(scene: &Scene<'_>, ask: &Ask<'_>) -> Choice {
     let Some((least, best)) = best else {
         return Choice::new(least_candidate(scene, by_assigned), "least_assigned");
     };
-    match target {
-        Some(target) if finish(target) <= AS_GOOD * least => Choice::new(target, "rank"),
+    // Nothing tells siblings apart before their first step, and they share their first KV. Their ranks mean nothing yet.
+    let siblings = ask
+        .sibling_home
+        .and_then(|id| scene.candidate_with_id(id))
+        .filter(can_take);
+    let (preferred, reason) = if ask.informed {
+        (target, "rank")
+    } else {
+        (siblings, "siblings")
+    };
+    match preferred {
+        Some(worker) if finish(worker) <= AS_GOOD * least => Choice::new(worker, reason),
         _ => Choice::new(best, "earliest_finish"),
     }
-}
-
-/// Whether the worker's predicted work with this trajectory stays within the share that its throughput is of all.
-fn within_fair_share(scene: &Scene<'_>, worker: &Worker, ask: &Ask<'_>) -> bool {
-    let rate = |worker: &Worker| worker.full_throughput(ask.footprint as f64);
-    let share = rate(worker) / scene.candidates().map(rate).sum::<f64>();
-    (worker.homed.total_weight() + ask.remaining) as f64
-        <= share * scene.active.total_weight() as f64
 }
 
 fn stay_or_move(scene: &Scene<'_>, ask: &Ask<'_>, home: &Worker) -> Choice {

@@ -2,5 +2,9 @@
 
 mod cluster;
 mod driver;
+mod placements;
+mod queues;
 mod random_events;
 mod rollout;
+mod steps;
+mod workers;

@@ -202,7 +202,7 @@ fn apply(driver: &mut Driver, op: &Op, next_step: &mut u64) {
         }
         Op::Fail(n, kind) => match nth(driver, n) {
             Some((step, Books::Running { .. } | Books::Withdrawn { .. })) => {
-                driver.fail(step, kind)
+                driver.fail(step, kind);
             }
             // A report of an attempt that is not running changes nothing.
             Some((step, _)) => driver

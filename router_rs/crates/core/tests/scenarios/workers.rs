@@ -1,0 +1,376 @@
+//! Workers that come, drain, go and come back; admission by slots and by KV.
+
+use heddle_core::event::{FailureKind, Outcome, StepArrived, StepEnded, WorkerUp};
+use heddle_core::{Event, Policy};
+
+use crate::driver::{Books, Driver};
+
+const SECOND: u64 = 1_000_000;
+
+fn fcfs() -> Driver {
+    Driver::with_policy(r#"{"order":"fcfs","placement":"least_load","admission":"unlimited"}"#)
+}
+
+fn up(worker: u64, generation: u64, slots: u32, kv_tokens: u64) -> WorkerUp {
+    WorkerUp {
+        worker,
+        generation,
+        degree: 1,
+        slots,
+        kv_tokens,
+        has_priority: true,
+        profile: None,
+    }
+}
+
+#[test]
+fn a_lost_worker_s_steps_are_withdrawn_and_its_queue_goes_elsewhere() {
+    let mut driver = fcfs();
+    driver.worker_up(1, 1, 1);
+    driver.arrive(1, 1);
+    driver.arrive(2, 2);
+    driver.worker_up(2, 1, 1);
+    driver
+        .handle(Event::WorkerDown {
+            worker: 1,
+            generation: 1,
+        })
+        .unwrap();
+    assert_eq!(
+        driver.steps[&1],
+        Books::Withdrawn {
+            worker: 1,
+            generation: 1
+        }
+    );
+    assert_eq!(
+        driver.steps[&2],
+        Books::Running {
+            worker: 2,
+            generation: 1
+        }
+    );
+    driver.fail(1, FailureKind::Unreachable);
+    driver.done(2, 10);
+    assert_eq!(
+        driver.steps[&1],
+        Books::Running {
+            worker: 2,
+            generation: 1
+        }
+    );
+}
+
+#[test]
+fn when_the_last_worker_is_lost_what_is_held_is_rejected() {
+    let mut driver = fcfs();
+    driver.worker_up(1, 1, 1);
+    driver.arrive(1, 1);
+    driver.arrive(2, 2);
+    driver
+        .handle(Event::WorkerDown {
+            worker: 1,
+            generation: 1,
+        })
+        .unwrap();
+    assert_eq!(driver.steps[&2], Books::Rejected);
+    driver.fail(1, FailureKind::Unreachable);
+    assert_eq!(driver.steps[&1], Books::Rejected);
+}
+
+#[test]
+fn a_draining_worker_gets_nothing_new_and_ends_what_it_has() {
+    let mut driver = fcfs();
+    driver.worker_up(1, 1, 4);
+    driver.arrive(1, 1);
+    driver.worker_up(2, 1, 4);
+    driver
+        .handle(Event::WorkerDraining {
+            worker: 1,
+            generation: 1,
+        })
+        .unwrap();
+    for step in 2..=5 {
+        assert_eq!(driver.arrive(step, 1).unwrap().worker, 2);
+    }
+    driver.done(1, 10);
+    driver
+        .handle(Event::WorkerRemoved {
+            worker: 1,
+            generation: 1,
+        })
+        .unwrap();
+    assert_eq!(driver.core.worker_views().len(), 1);
+}
+
+#[test]
+fn the_last_healthy_worker_is_kept_while_it_drains() {
+    let mut driver = fcfs();
+    driver.worker_up(1, 1, 4);
+    driver
+        .handle(Event::WorkerDraining {
+            worker: 1,
+            generation: 1,
+        })
+        .unwrap();
+    assert_eq!(driver.arrive(1, 1).unwrap().worker, 1);
+    driver.worker_up(2, 1, 4);
+    assert_eq!(driver.arrive(2, 2).unwrap().worker, 2);
+}
+
+#[test]
+fn events_of_an_old_generation_are_counted_and_ignored() {
+    let mut driver = fcfs();
+    driver.worker(up(1, 5, 4, 0));
+    driver.arrive(1, 1);
+    driver.worker(up(1, 4, 1, 0));
+    for event in [
+        Event::WorkerDown {
+            worker: 1,
+            generation: 4,
+        },
+        Event::WorkerDraining {
+            worker: 1,
+            generation: 4,
+        },
+        Event::WorkerRemoved {
+            worker: 1,
+            generation: 6,
+        },
+        Event::LoadReport {
+            worker: 1,
+            generation: 4,
+            running: 9,
+            waiting: 9,
+            kv_used: 9,
+        },
+    ] {
+        driver.handle(event).unwrap();
+    }
+    assert_eq!(driver.stat("stale_events_total"), 5);
+    assert_eq!(
+        driver.steps[&1],
+        Books::Running {
+            worker: 1,
+            generation: 5
+        }
+    );
+    assert_eq!(driver.core.worker_views()[0].slots, 4);
+}
+
+#[test]
+fn a_new_generation_withdraws_what_the_old_one_ran() {
+    let mut driver = fcfs();
+    driver.worker_up(1, 1, 1);
+    driver.arrive(1, 1);
+    driver.arrive(2, 2);
+    driver.worker(up(1, 2, 1, 0));
+    assert_eq!(
+        driver.steps[&1],
+        Books::Withdrawn {
+            worker: 1,
+            generation: 1
+        }
+    );
+    assert_eq!(
+        driver.steps[&2],
+        Books::Running {
+            worker: 1,
+            generation: 2
+        }
+    );
+}
+
+#[test]
+fn a_suspect_worker_s_queue_goes_to_others() {
+    let mut driver = fcfs();
+    driver.worker_up(1, 1, 1);
+    driver.arrive(1, 1);
+    driver.arrive(2, 2);
+    driver.worker_up(2, 1, 2);
+    driver.fail(1, FailureKind::Unreachable);
+    assert_eq!(
+        driver.steps[&1],
+        Books::Running {
+            worker: 2,
+            generation: 1
+        }
+    );
+    assert_eq!(
+        driver.steps[&2],
+        Books::Running {
+            worker: 2,
+            generation: 1
+        }
+    );
+}
+
+#[test]
+fn a_worker_that_reports_more_slots_is_given_more() {
+    let mut driver = fcfs();
+    driver.worker_up(1, 1, 1);
+    for step in 1..=3 {
+        driver.arrive(step, step);
+    }
+    driver.worker(up(1, 1, 3, 0));
+    assert_eq!(driver.stat("steps_at_worker"), 3);
+}
+
+#[test]
+fn workers_that_cannot_be_are_refused_by_field() {
+    let mut driver = fcfs();
+    let no_slots = driver.handle(Event::WorkerUp(up(1, 1, 0, 0))).unwrap_err();
+    assert!(no_slots.to_string().starts_with("slots"));
+    let no_degree = driver
+        .handle(Event::WorkerUp(WorkerUp {
+            degree: 0,
+            ..up(1, 1, 1, 0)
+        }))
+        .unwrap_err();
+    assert!(no_degree.to_string().starts_with("degree"));
+}
+
+#[test]
+fn load_that_others_put_on_a_worker_is_seen_by_least_load() {
+    let mut driver = fcfs();
+    driver.worker_up(1, 1, 8);
+    driver.worker_up(2, 1, 8);
+    for _ in 0..2 {
+        driver
+            .handle(Event::LoadReport {
+                worker: 1,
+                generation: 1,
+                running: 3,
+                waiting: 0,
+                kv_used: 0,
+            })
+            .unwrap();
+    }
+    let got: Vec<u64> = (1..=3)
+        .map(|step| driver.arrive(step, step).unwrap().worker)
+        .collect();
+    assert_eq!(got, [2, 2, 2]);
+}
+
+fn admitted_by(admission: &str, order: &str) -> Driver {
+    let json = format!(
+        r#"{{"order":"{order}","placement":"sticky","admission":"{admission}","kv_headroom":1}}"#
+    );
+    Driver::new(Policy::from_json(&json).unwrap())
+}
+
+#[test]
+fn admission_by_slots_binds_a_step_to_a_worker_only_when_one_is_free() {
+    let mut driver = admitted_by("slots", "fcfs");
+    driver.worker_up(1, 1, 1);
+    driver.worker_up(2, 1, 1);
+    for step in 1..=4 {
+        driver.arrive(step, step);
+    }
+    assert_eq!(
+        (
+            driver.stat("steps_at_worker"),
+            driver.stat("steps_held_admission")
+        ),
+        (2, 2)
+    );
+    driver.done(2, 10);
+    let dispatch = driver.dispatches.last().unwrap();
+    assert_eq!((dispatch.step, dispatch.worker), (3, 2));
+}
+
+fn prompt(step: u64, trajectory: u64, prompt_tokens: u64) -> StepArrived {
+    StepArrived {
+        step,
+        trajectory,
+        prompt_tokens,
+        ..StepArrived::default()
+    }
+}
+
+fn done(driver: &mut Driver, step: u64, prompt_tokens: u64, output_tokens: u64) {
+    let outcome = Outcome::Done;
+    driver.end_with(StepEnded {
+        step,
+        outcome,
+        prompt_tokens,
+        output_tokens,
+        cached_tokens: 0,
+    });
+}
+
+#[test]
+fn a_working_set_that_is_full_holds_newcomers_longest_first_and_never_residents() {
+    let mut driver = admitted_by("working_set", "fcfs");
+    driver.worker(up(1, 1, 16, 1_000));
+    assert!(driver.arrive_with(prompt(1, 1, 600)).is_some());
+    assert!(
+        driver.arrive_with(prompt(2, 2, 500)).is_none(),
+        "1,100 of 1,000 tokens"
+    );
+    assert!(driver.arrive_with(prompt(3, 3, 500)).is_none());
+    driver
+        .handle(Event::Predicted {
+            trajectory: 3,
+            mean: 90_000.0,
+            sigma: 0.1,
+        })
+        .unwrap();
+    done(&mut driver, 1, 600, 100);
+    // In its tool gap it holds its KV; its next step passes although 800 and 500 do not fit.
+    assert_eq!(driver.stat("steps_held_admission"), 2);
+    assert!(driver.arrive_with(prompt(4, 1, 800)).is_some());
+    done(&mut driver, 4, 800, 10);
+    driver
+        .handle(Event::TrajectoryFinished { trajectory: 1 })
+        .unwrap();
+    assert_eq!(
+        driver.dispatches.last().unwrap().step,
+        3,
+        "the longest first"
+    );
+    assert_eq!(driver.stat("steps_held_admission"), 1);
+}
+
+#[test]
+fn a_hold_for_kv_is_bounded() {
+    let mut driver = admitted_by("working_set", "fcfs");
+    driver.worker(up(1, 1, 16, 1_000));
+    driver.arrive_with(prompt(1, 1, 900));
+    driver.arrive_with(prompt(2, 2, 900));
+    driver.advance_to(120 * SECOND - 1);
+    assert_eq!(driver.steps[&2], Books::Waiting);
+    driver.advance_to(120 * SECOND);
+    assert_eq!(
+        driver.steps[&2],
+        Books::Running {
+            worker: 1,
+            generation: 1
+        }
+    );
+}
+
+#[test]
+fn a_trajectory_that_stays_away_gives_its_kv_to_others() {
+    let mut driver = admitted_by("working_set", "fcfs");
+    driver.worker(up(1, 1, 16, 1_000));
+    driver.arrive_with(prompt(1, 1, 900));
+    driver.arrive_with(prompt(2, 2, 900));
+    driver.advance_to(SECOND);
+    done(&mut driver, 1, 900, 10);
+    driver.advance_to(61 * SECOND);
+    assert_eq!(
+        driver.steps[&2],
+        Books::Running {
+            worker: 1,
+            generation: 1
+        }
+    );
+}
+
+#[test]
+fn what_fits_nowhere_even_alone_is_not_held_by_an_empty_worker() {
+    let mut driver = admitted_by("working_set", "fcfs");
+    driver.worker(up(1, 1, 16, 1_000));
+    assert!(driver.arrive_with(prompt(1, 1, 5_000)).is_some());
+}
