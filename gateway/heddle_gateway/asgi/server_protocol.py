@@ -1,7 +1,8 @@
-"""uvicorn's HTTP protocol with three additions that a step would otherwise pay for.
+"""uvicorn's HTTP protocol with four additions that a step would otherwise pay for.
 
 * A hang-up calls back. Plain ASGI tells it to a pending ``receive`` only, which costs every step a task;
-  ``scope["heddle.hang_ups"]`` is a HangUps, which calls when the line is cut.
+  ``scope["heddle.hang_ups"]`` is a HangUps, which calls when the line is cut. For that the line is read
+  on while a step runs: uvicorn stops at a body over 64 KiB, and at a second request, until it is asked.
 * What is written in one turn of the event loop goes out in one system call: uvicorn writes the headers of an
   answer and its body apart.
 * A request whose headers never end is cut off.
@@ -19,6 +20,8 @@ from heddle_gateway.asgi.interrupts import HangUps
 # The parser has no limit of its own. Above one read of the event loop (256 KiB), so that a body which comes
 # along with the head of the next request is not counted for headers.
 MAX_HEADER_BYTES: Final = 512 * 1024
+# Requests that may wait behind the running one before the line is no longer read: no SDK sends any.
+MAX_WAITING_REQUESTS: Final = 4
 HEADERS_TOO_LARGE: Final = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 )
@@ -50,6 +53,18 @@ class GatewayProtocol(HttpToolsProtocol):
         self._in_headers = False
         self._header_bytes = 0
         super().on_headers_complete()
+        self._read_on()
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        self._read_on()
+
+    def _read_on(self) -> None:
+        """A line that is not read does not tell that it was cut. What waits in it stays bounded: by the
+        requests counted here, and each by uvicorn's pause in the middle of its body.
+        """
+        if self.flow.read_paused and len(self.pipeline) <= MAX_WAITING_REQUESTS:
+            self.flow.resume_reading()
 
     def on_message_begin(self) -> None:
         self._in_headers = True

@@ -61,7 +61,8 @@ class Attempt(Enum):
     def of(cls, count: str | None) -> "Attempt":
         if count is None or not (count.isascii() and count.isdigit()):
             return cls.UNMARKED
-        return (cls.FIRST, cls.REPEAT, cls.LAST_REPEAT)[min(int(count), SDK_REPEATS)]
+        # Of many digits the first few say enough, and Python refuses to read thousands of them.
+        return (cls.FIRST, cls.REPEAT, cls.LAST_REPEAT)[min(int(count[:9]), SDK_REPEATS)]
 
 
 SDK_REPEATS: Final = 2
