@@ -13,7 +13,7 @@ use crate::{StepId, WorkerId};
 struct Seen {
     seats: BTreeMap<WorkerId, usize>,
     queued: BTreeMap<WorkerId, usize>,
-    homed: BTreeMap<WorkerId, (usize, u64, u64)>,
+    homed: BTreeMap<WorkerId, (usize, u64, u64, u64)>,
     applicants: usize,
     unplaced: usize,
     phases: [u64; Phase::ALL.len()],
@@ -94,6 +94,7 @@ impl Core {
                     entry.0 + 1,
                     entry.1 + trajectory.remaining,
                     entry.2 + trajectory.committed,
+                    entry.3 + if in_gap { trajectory.committed } else { 0 },
                 );
                 if !home.homed.contains(id, trajectory.remaining) {
                     fault(format!("not at home on worker {}", home.id));
@@ -217,12 +218,15 @@ impl Core {
                     worker.queue.len()
                 ));
             }
-            let (count, weight, committed) = seen.homed.get(&id).copied().unwrap_or_default();
+            let (count, weight, committed, idle) = seen.homed.get(&id).copied().unwrap_or_default();
             if (count, weight) != (worker.homed.len(), worker.homed.total_weight()) {
                 fault(format!(
                     "{} at home, {count} trajectories know of it",
                     worker.homed.len()
                 ));
+            }
+            if idle != worker.idle {
+                fault(format!("{} KV tokens idle, {idle} in gaps", worker.idle));
             }
             if committed != worker.committed {
                 fault(format!(

@@ -138,6 +138,7 @@ impl Core {
         worker.preempted.clear();
         worker.homed = crate::rank::Ranking::new();
         worker.committed = 0;
+        worker.idle = 0;
         let queue: Vec<StepId> = worker.queue.iter().map(|queued| queued.step).collect();
         for &step in &queue {
             self.leave_queue(step);

@@ -160,6 +160,8 @@ pub struct Estimator {
     /// Share of its time that a trajectory spends in the engine, from mean step time and mean gap.
     service_us: Option<f64>,
     gap_us: Option<f64>,
+    /// Share of the steps that arrived lately that continue a known trajectory.
+    continued: Option<f64>,
 }
 
 fn blend(mean: &mut Option<f64>, value: f64) {
@@ -216,6 +218,21 @@ impl Estimator {
     /// It was not over.
     pub fn trajectory_returned(&mut self, tokens: u64) {
         self.ended.take_back(tokens as f64);
+    }
+
+    /// A step arrived, the first of its trajectory or a later one.
+    pub fn step_arrived(&mut self, continues: bool) {
+        let value = f64::from(u8::from(continues));
+        self.continued = Some(
+            self.continued
+                .map_or(1.0, |old| old + (value - old) / 128.0),
+        );
+    }
+
+    /// Share of the trajectories in their tool gaps that come back. In the long run as many steps continue a trajectory
+    /// as ends of steps are followed by another.
+    pub fn return_share(&self) -> f64 {
+        self.continued.unwrap_or(1.0)
     }
 
     /// A tool gap lasted `us`.

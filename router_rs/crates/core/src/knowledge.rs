@@ -11,7 +11,7 @@ use crate::machine::Core;
 use crate::timer::Timer;
 use crate::trajectory::{Home, Phase, Trajectory};
 use crate::worker::{Worker, WorkerState};
-use crate::{GroupId, StepId, TrajectoryId, WorkerId};
+use crate::{GroupId, Micros, StepId, TrajectoryId, WorkerId};
 
 impl Core {
     /// The worker that a trajectory is at home on, if that life of the worker still lasts.
@@ -43,9 +43,15 @@ impl Core {
             trajectory.group = Some(group);
             self.groups.join(group);
         }
-        if let Some(since) = trajectory.gap_since.take() {
+        self.estimator
+            .step_arrived(trajectory.phase != Phase::Created);
+        if let Some(since) = trajectory.gap_since {
+            self.set_gap(id, None);
             self.estimator.gap_seen(self.now.saturating_sub(since));
         }
+        let Some(trajectory) = self.trajectories.get_mut(id) else {
+            return;
+        };
         if let Some(tokens) = trajectory.counted_as.take() {
             self.estimator.trajectory_returned(tokens);
             if let Some(group) = trajectory
@@ -168,13 +174,14 @@ impl Core {
             return;
         }
         let footprint = self.footprint(trajectory);
-        let remaining = trajectory.remaining;
+        let (remaining, idle) = (trajectory.remaining, trajectory.gap_since.is_some());
         let Some(home) = self.home_of(trajectory).map(|worker| worker.id) else {
             return;
         };
         if let Some(worker) = self.workers.get_mut(home) {
             worker.homed.insert(id, remaining);
             worker.committed += footprint;
+            worker.idle += if idle { footprint } else { 0 };
         }
         if let Some(trajectory) = self.trajectories.get_mut(id) {
             trajectory.committed = footprint;
@@ -189,11 +196,13 @@ impl Core {
             return;
         }
         let (remaining, committed) = (trajectory.remaining, trajectory.committed);
+        let idle = trajectory.gap_since.is_some();
         if let Some(home) = self.home_of(trajectory).map(|worker| worker.id)
             && let Some(worker) = self.workers.get_mut(home)
         {
             worker.homed.remove(id, remaining);
             worker.committed -= committed;
+            worker.idle -= if idle { committed } else { 0 };
         }
         if let Some(trajectory) = self.trajectories.get_mut(id) {
             trajectory.committed = 0;
@@ -209,11 +218,15 @@ impl Core {
             return;
         }
         let (old, new) = (trajectory.committed, self.footprint(trajectory));
+        let idle = trajectory.gap_since.is_some();
         let Some(home) = self.home_of(trajectory).map(|worker| worker.id) else {
             return;
         };
         if let Some(worker) = self.workers.get_mut(home) {
             worker.committed = worker.committed - old + new;
+            if idle {
+                worker.idle = worker.idle - old + new;
+            }
         }
         if let Some(trajectory) = self.trajectories.get_mut(id) {
             trajectory.committed = new;
@@ -284,8 +297,31 @@ impl Core {
         if trajectory.tally.open() > 0 || trajectory.gap_since.is_some() {
             return;
         }
-        trajectory.gap_since = Some(self.now);
+        self.set_gap(id, Some(self.now));
         self.bound_gap(id);
+    }
+
+    /// Begins or ends a tool gap, and counts the trajectory's KV as idle or not.
+    fn set_gap(&mut self, id: TrajectoryId, since: Option<Micros>) {
+        let Some(trajectory) = self.trajectories.get(id) else {
+            return;
+        };
+        let counted = trajectory.committed;
+        let home = trajectory
+            .ranked
+            .then(|| self.home_of(trajectory).map(|worker| worker.id))
+            .flatten();
+        let was_idle = trajectory.gap_since.is_some();
+        if let Some(worker) = home.and_then(|home| self.workers.get_mut(home)) {
+            match (was_idle, since.is_some()) {
+                (false, true) => worker.idle += counted,
+                (true, false) => worker.idle -= counted,
+                _ => {}
+            }
+        }
+        if let Some(trajectory) = self.trajectories.get_mut(id) {
+            trajectory.gap_since = since;
+        }
     }
 
     /// Sees to it that a trajectory in its gap is looked at in time.

@@ -139,7 +139,7 @@ impl Core {
             admitted: self.home_of(trajectory).is_some(),
             footprint: self.footprint(trajectory),
             backlog: self.policy.backlog,
-            kv_headroom: self.policy.kv_headroom,
+            kv: self.kv_rule(),
         }
     }
 

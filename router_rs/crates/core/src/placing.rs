@@ -6,7 +6,7 @@ use crate::machine::Core;
 use crate::placement::{Ask, Choice, Memory, Scene};
 use crate::step::{Step, StepState};
 use crate::trajectory::Trajectory;
-use crate::worker::WorkerState;
+use crate::worker::{KvRule, WorkerState};
 use crate::{StepId, WorkerId};
 
 impl Core {
@@ -96,6 +96,13 @@ impl Core {
         Some(self.policy.placement.variant().choose(&scene, &ask, memory))
     }
 
+    pub(crate) fn kv_rule(&self) -> KvRule {
+        KvRule {
+            headroom: self.policy.kv_headroom,
+            return_share: self.estimator.return_share(),
+        }
+    }
+
     pub(crate) fn scene(&self) -> Scene<'_> {
         Scene {
             now: self.now,
@@ -104,6 +111,7 @@ impl Core {
             active: &self.active,
             plan: self.plan.as_ref(),
             policy: &self.policy,
+            kv: self.kv_rule(),
             duty: self.estimator.duty(),
             step_tokens: self.estimator.step_tokens(),
         }

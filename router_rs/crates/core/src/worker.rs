@@ -73,6 +73,16 @@ pub struct Seat {
     pub step: StepId,
 }
 
+/// How KV is given out.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct KvRule {
+    /// Share of a worker's KV that is given out.
+    pub headroom: f64,
+    /// Share of the trajectories in their tool gaps that will come back: the others hold nothing. Near 1 for agents;
+    /// near 0 for single requests, each of which looks like a trajectory until it has not come back for long.
+    pub return_share: f64,
+}
+
 /// Load that other clients put on a worker, from its own reports.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 struct Foreign {
@@ -113,6 +123,8 @@ pub struct Worker {
     pub homed: Ranking,
     /// KV tokens counted for them.
     pub committed: u64,
+    /// The part of `committed` whose trajectories are in their tool gaps.
+    pub idle: u64,
     /// No new dispatch before this time, if another worker can take it.
     pub suspect_until: Micros,
     backoff: Micros,
@@ -137,6 +149,7 @@ impl Worker {
             preempted: BTreeSet::new(),
             homed: Ranking::new(),
             committed: 0,
+            idle: 0,
             suspect_until: 0,
             backoff: 0,
             foreign: Foreign::default(),
@@ -213,11 +226,13 @@ impl Worker {
         };
     }
 
-    /// Room for `tokens` more of KV within `headroom` of the capacity. A worker with nothing on it takes anything.
-    pub fn has_room(&self, tokens: u64, headroom: f64) -> bool {
+    /// Room for `tokens` more of KV. A worker that nothing is counted on takes anything.
+    pub fn has_room(&self, tokens: u64, rule: &KvRule) -> bool {
+        let live = self.committed - self.idle;
+        let counted = live as f64 + rule.return_share * self.idle as f64;
         self.kv_tokens == 0
-            || self.committed == 0
-            || (self.committed + tokens) as f64 <= self.kv_tokens as f64 * headroom
+            || counted < 1.0
+            || counted + tokens as f64 <= self.kv_tokens as f64 * rule.headroom
     }
 
     /// It could not be reached.

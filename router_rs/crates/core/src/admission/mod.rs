@@ -9,7 +9,7 @@ mod working_set;
 
 use serde::{Deserialize, Serialize};
 
-use crate::worker::Worker;
+use crate::worker::{KvRule, Worker};
 
 /// The variants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -43,8 +43,8 @@ pub struct Applicant {
     pub footprint: u64,
     /// Steps beyond the slots that a worker may be given.
     pub backlog: u32,
-    /// Share of the KV that is given out.
-    pub kv_headroom: f64,
+    /// How KV is given out.
+    pub kv: KvRule,
 }
 
 /// A rule of admission.

@@ -14,7 +14,7 @@ impl Admission for WorkingSet {
     }
 
     fn fits(&self, worker: &Worker, applicant: &Applicant) -> bool {
-        worker.has_room(applicant.footprint, applicant.kv_headroom)
+        worker.has_room(applicant.footprint, &applicant.kv)
     }
 
     fn longest_first(&self) -> bool {

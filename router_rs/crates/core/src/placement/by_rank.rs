@@ -89,7 +89,7 @@ impl Placement for ByRank {
         // What the step gains at once: the time until the next of the full batch ends.
         let batch = f64::from(from.slots);
         let wait_us = scene.step_tokens * from.token_us(batch) / batch;
-        let room = to.has_room(ask.footprint, scene.policy.kv_headroom);
+        let room = to.has_room(ask.footprint, &scene.kv);
         room && Move::new(scene, ask, from).gain_us(to) + wait_us > move_cost_us(scene, ask, to)
     }
 
@@ -131,8 +131,7 @@ fn rank_target<'a>(scene: &Scene<'a>, ask: &Ask<'_>) -> Option<&'a Worker> {
 }
 
 fn first_home(scene: &Scene<'_>, ask: &Ask<'_>) -> Choice {
-    let can_take =
-        |w: &&Worker| w.has_free_slot(0) && w.has_room(ask.footprint, scene.policy.kv_headroom);
+    let can_take = |w: &&Worker| w.has_free_slot(0) && w.has_room(ask.footprint, &scene.kv);
     let target = rank_target(scene, ask).filter(can_take);
     if let (Some(target), Some(_)) = (target, scene.plan) {
         return Choice::new(target, "rank");
@@ -171,8 +170,7 @@ fn stay_or_move(scene: &Scene<'_>, ask: &Ask<'_>, home: &Worker) -> Choice {
         return stay;
     }
     let departure = Move::new(scene, ask, home);
-    let can_take =
-        |w: &Worker| w.has_free_slot(0) && w.has_room(ask.footprint, scene.policy.kv_headroom);
+    let can_take = |w: &Worker| w.has_free_slot(0) && w.has_room(ask.footprint, &scene.kv);
     if scene.plan.is_some() {
         // The planner rehearsed its partition: only its own target counts, and a gain of the trajectory alone is enough.
         return match scene.candidate_with_id(target) {

@@ -21,7 +21,7 @@ use crate::fleet::{Fleet, Place};
 use crate::plan::Plan;
 use crate::policy::Policy;
 use crate::rank::Ranking;
-use crate::worker::Worker;
+use crate::worker::{KvRule, Worker};
 use crate::{Micros, TrajectoryId, WorkerId};
 
 /// The variants.
@@ -68,6 +68,8 @@ pub struct Scene<'a> {
     pub plan: Option<&'a Plan>,
     /// The policy.
     pub policy: &'a Policy,
+    /// How KV is given out.
+    pub kv: KvRule,
     /// Share of its time that an active trajectory spends in an engine.
     pub duty: f64,
     /// Output tokens of a usual step.

@@ -374,3 +374,27 @@ fn what_fits_nowhere_even_alone_is_not_held_by_an_empty_worker() {
     driver.worker(up(1, 1, 16, 1_000));
     assert!(driver.arrive_with(prompt(1, 1, 5_000)).is_some());
 }
+
+#[test]
+fn single_requests_do_not_fill_the_working_set_after_they_have_ended() {
+    let mut driver = admitted_by("working_set", "fcfs");
+    driver.worker(up(1, 1, 16, 100_000));
+    for request in 1..=2_000 {
+        driver.advance_to(driver.now + 5_000);
+        let sent = driver
+            .arrive_with(prompt(request, request, 1_000))
+            .is_some();
+        // The first fill it while all still look like agents in their tool gaps.
+        assert!(sent || request < 1_000, "request {request} is held");
+        if sent {
+            done(&mut driver, request, 1_000, 100);
+        }
+        let admitted: Vec<u64> = driver.steps.keys().copied().collect();
+        for held in admitted {
+            if matches!(driver.steps[&held], Books::Running { .. }) {
+                done(&mut driver, held, 1_000, 100);
+            }
+        }
+    }
+    assert_eq!(driver.stat("steps_held_admission"), 0);
+}
