@@ -1,5 +1,5 @@
-"""Heddle's decision core (``Core``, ``replay``), planning (``solve``), simulation (``simulate``) and byte-path parsing
-(``scan_body``, ``splice``, ``StreamTap``).
+"""Heddle's decision core (``Core``, ``replay``), planning (``solve``), simulation (``simulate``) and
+byte-path parsing (``scan_body``, ``splice``, ``StreamTap``).
 """
 
 import warnings

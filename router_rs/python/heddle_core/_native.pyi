@@ -329,21 +329,23 @@ class SimWorkload:
     def __new__(
         cls, scripts: Sequence[tuple[int, int | None, float, Sequence[tuple[int, int, float]]]]
     ) -> SimWorkload:
-        """A script: (prompt tokens, group, seconds of its start, steps). A step: (tokens appended before it, tokens
-        it generates, seconds of its tool call)."""
+        """A script: (prompt tokens, group, seconds of its start, steps). A step: (tokens appended before it,
+        tokens it generates, seconds of its tool call).
+        """
     def first_estimates(self, prediction_json: str, seed: int) -> list[tuple[float, float]] | None:
-        """What a predictor says of each trajectory before its first step: (mean tokens, sigma of the logarithm).
+        """What a predictor says before each first step: (mean tokens, sigma of the logarithm).
 
         None for ``{"kind": "none"}``. The kinds are those of a spec's ``prediction``.
         """
     def lower_bound(self, spec_json: str) -> tuple[float, float]:
-        """Seconds that no schedule on the spec's GPUs beats, whatever its workers' degrees: (the longest trajectory
-        alone on the fastest worker, all work over all throughput)."""
+        """Seconds that no schedule on the spec's GPUs beats, whatever its workers' degrees: (the longest
+        trajectory alone on the fastest worker, all work over all throughput).
+        """
 
 def simulate(workload: SimWorkload, spec_json: str) -> tuple[str, bytes]:
     """Runs a workload on a modelled cluster: (report as JSON, the core's journal if the spec asks for one).
 
-    The fields of spec and report are those of ``heddle_sim::spec::Spec`` and ``heddle_sim::report::Report``. The GIL
-    is released. Raises ValueError naming the field of a spec that does not fit, RuntimeError for a run that does not
-    come to its end.
+    The fields of spec and report are those of ``heddle_sim::spec::Spec`` and
+    ``heddle_sim::report::Report``. The GIL is released. Raises ValueError naming the field of a spec that
+    does not fit, RuntimeError for a run that does not come to its end.
     """

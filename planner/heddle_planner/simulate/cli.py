@@ -1,0 +1,225 @@
+"""``heddle simulate``: policies compared on a modelled cluster.
+
+Exit codes: 0 done, 1 a run did not come to its end, 2 the input does not fit (the message names the
+option or the file and line).
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from heddle_planner.profiles import ProfileError, load_profile
+from heddle_planner.simulate.comparison import Problem, compare
+from heddle_planner.simulate.domains import DOMAINS, GROUP_SIZE, make_scripts
+from heddle_planner.simulate.fleet import FleetError, truth_of
+from heddle_planner.simulate.policies import PolicyError, parse_policies
+from heddle_planner.simulate.predictors import KINDS, PredictionError, parse_prediction
+from heddle_planner.simulate.records import RecordError, draw_scripts, load_records
+from heddle_planner.simulate.results import HEADER, as_json, line
+from heddle_planner.simulate.scripts import Cut, Script, cut_all
+
+app = typer.Typer(help="Compare policies on a modelled cluster.", add_completion=False)
+
+KV_SHARE: Final = 0.9
+"""Share of the smallest worker's KV that a trajectory may grow to: all policies and degrees must be able
+to run it.
+"""
+
+
+class _Misfit(Exception):
+    """Input that does not fit together."""
+
+
+_INPUT_ERRORS = (FleetError, PolicyError, PredictionError, ProfileError, RecordError, _Misfit)
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """Where scripts come from: a domain's name or a file."""
+
+    name: str
+    group_size: int | None
+    scale_output: float
+
+    def draw(self, trajectories: int, seed: int) -> list[Script]:
+        if domain := DOMAINS.get(self.name):
+            return make_scripts(
+                domain,
+                trajectories=trajectories,
+                group_size=self.group_size or GROUP_SIZE,
+                scale_output=self.scale_output,
+                seed=seed,
+            )
+        path = Path(self.name)
+        if not path.is_file():
+            raise _Misfit(f"--workload: {self.name} is no file and none of {', '.join(DOMAINS)}")
+        return draw_scripts(
+            load_records(path),
+            trajectories=trajectories,
+            group_size=self.group_size,
+            scale_output=self.scale_output,
+            seed=seed,
+        )
+
+
+@app.command()
+def simulate(
+    workload: Annotated[str, typer.Option(help="coding, search, math, or a file of recorded trajectories.")],
+    trajectories: Annotated[int, typer.Option(min=1, help="Trajectories of the rollout.")] = 6400,
+    gpus: Annotated[int, typer.Option(min=1, help="GPUs of the cluster.")] = 64,
+    model: Annotated[str, typer.Option(help="qwen3-8b, qwen3-14b or qwen3-32b.")] = "qwen3-8b",
+    gpu: Annotated[str, typer.Option(help="h100 or h200.")] = "h100",
+    profile: Annotated[
+        str | None, typer.Option(help="A worker profile instead of the packaged one of model and GPU.")
+    ] = None,
+    policies: Annotated[
+        str, typer.Option(help="Comma-separated; a name may be followed by ;field=value changes.")
+    ] = "heddle,verl,verl_hybrid,slime,fcfs,round_robin,autellix,least_load,cache_aware,fix1,fix8",
+    prediction: Annotated[
+        str, typer.Option(help=f"What the core is told of lengths: {KINDS}.")
+    ] = "calibrated",
+    seed: Annotated[int, typer.Option(min=0, help="Seed of everything random.")] = 0,
+    group: Annotated[
+        int | None,
+        typer.Option(min=1, help="Samples a prompt; default 16 for domains, as recorded for files."),
+    ] = None,
+    scale_output: Annotated[float, typer.Option(min=0.001, help="Multiplies output tokens.")] = 1.0,
+    kv_scale: Annotated[float, typer.Option(min=0.001, help="Multiplies every worker's KV tokens.")] = 1.0,
+    degrees: Annotated[str, typer.Option(help="MP degrees a worker may have.")] = "1,2,4,8",
+    slots: Annotated[
+        int | None, typer.Option(min=1, help="Requests a worker runs at once; default: the profile's.")
+    ] = None,
+    max_context: Annotated[
+        int,
+        typer.Option(min=1, help="Context at which an agent stops, at most 0.9 of the smallest worker's KV."),
+    ] = 131_072,
+    slowdown: Annotated[
+        float, typer.Option(min=0.001, help="Workers take so many times as long as the core believes.")
+    ] = 1.0,
+    report_delay: Annotated[float, typer.Option(min=0, help="Seconds that load reports are old.")] = 0.0,
+    keep_decoded: Annotated[
+        bool, typer.Option(help="Preempted requests keep their KV as a prefix (Heddle's plugin for SGLang).")
+    ] = False,
+    end_signal: Annotated[bool, typer.Option(help="Agents say when a trajectory is over.")] = False,
+    json_path: Annotated[Path | None, typer.Option("--json", help="Write the comparison here.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Write plots into this folder (needs matplotlib).")
+    ] = None,
+) -> None:
+    """Run one rollout under each policy and say what it costs."""
+    try:
+        rows = parse_policies(policies)
+        worker_profile = load_profile(profile or f"{model}-{gpu}")
+        allowed = _degrees(degrees)
+        truth = truth_of(worker_profile, degrees=allowed, kv_scale=kv_scale, slots=slots)
+        source = _Source(workload, group, scale_output)
+        context = min(max_context, int(KV_SHARE * min(one["kv_tokens"] for one in truth.values())))
+        drawn = _fitting(source, trajectories, seed, context)
+        rehearsal = _fitting(source, trajectories, seed + 1, context)
+        problem = Problem(
+            scripts=drawn.scripts,
+            rehearsal=rehearsal.scripts,
+            truth=truth,
+            profile=worker_profile,
+            gpus=gpus,
+            prediction=parse_prediction(prediction),
+            seed=seed,
+            conditions={
+                "slowdown": slowdown,
+                "report_delay_s": report_delay,
+                "end_signal": end_signal,
+                "engine": {"keep_decoded": keep_decoded},
+            },
+        )
+        if not problem.degrees:
+            raise _Misfit(f"--gpus: {gpus} hold no worker of {degrees}")
+    except _INPUT_ERRORS as error:
+        typer.echo(f"heddle simulate: {error}", err=True)
+        raise typer.Exit(2) from error
+    facts = _facts(problem, workload=workload, context=context, cut=drawn)
+    typer.echo(_headline(facts))
+    try:
+        comparison = compare(problem, rows, timeline=plot is not None)
+    except RuntimeError as error:
+        typer.echo(f"heddle simulate: {error}", err=True)
+        raise typer.Exit(1) from error
+    typer.echo(
+        f"lower bound {comparison.lower_bound_s:.0f} s (longest trajectory alone "
+        f"{comparison.lower_bound_parts_s[0]:.0f} s, all work {comparison.lower_bound_parts_s[1]:.0f} s)"
+    )
+    typer.echo(HEADER)
+    for outcome in comparison.outcomes:
+        typer.echo(line(outcome, comparison.best_baseline))
+    if json_path is not None:
+        json_path.parent.mkdir(parents=True, exist_ok=True)
+        json_path.write_text(json.dumps(as_json(comparison, facts)) + "\n", encoding="utf-8")
+    if plot is not None:
+        _plot(comparison, plot)
+
+
+def _plot(comparison: Any, folder: Path) -> None:
+    try:
+        from heddle_planner.simulate.plots import write_plots
+    except ImportError as error:
+        typer.echo(
+            f"heddle simulate: --plot needs matplotlib: pip install 'heddle-planner[plots]' ({error})",
+            err=True,
+        )
+        raise typer.Exit(2) from error
+    for path in write_plots(comparison, folder):
+        typer.echo(f"wrote {path}")
+
+
+def _degrees(text: str) -> list[int]:
+    try:
+        degrees = sorted({int(part) for part in text.split(",")})
+    except ValueError as error:
+        raise _Misfit(f"--degrees: {text!r} is no list of numbers such as 1,2,4,8") from error
+    if not degrees or degrees[0] < 1:
+        raise _Misfit(f"--degrees: {text!r} must be numbers of at least 1")
+    return degrees
+
+
+def _fitting(source: _Source, trajectories: int, seed: int, context: int) -> Cut:
+    cut = cut_all(source.draw(trajectories, seed), context)
+    if not cut.scripts:
+        raise _Misfit(f"--workload: no trajectory's first step fits a context of {context} tokens")
+    return cut
+
+
+def _facts(problem: Problem, *, workload: str, context: int, cut: Cut) -> dict[str, Any]:
+    lengths = sorted(script.output for script in problem.scripts)
+    n = len(lengths)
+    return {
+        "workload": workload,
+        "trajectories": n,
+        "steps": sum(len(script.turns) for script in problem.scripts),
+        "gpus": problem.gpus,
+        "profile": f"{problem.profile.model} on {problem.profile.gpu}",
+        "output_tokens": {
+            "median": lengths[n // 2],
+            "p90": lengths[int(0.9 * n)],
+            "p99": lengths[int(0.99 * n)],
+            "max": lengths[-1],
+        },
+        "max_context": context,
+        "shortened_to_fit": cut.shortened,
+        "dropped_to_fit": cut.dropped,
+        "prediction": dict(problem.prediction),
+        "seed": problem.seed,
+        "conditions": dict(problem.conditions),
+    }
+
+
+def _headline(facts: dict[str, Any]) -> str:
+    tokens = facts["output_tokens"]
+    cut = facts["shortened_to_fit"] + facts["dropped_to_fit"]
+    return (
+        f"{facts['workload']}: {facts['trajectories']} trajectories, {facts['steps']} steps, output tokens "
+        f"{tokens['median']} median / {tokens['p90']} p90 / {tokens['p99']} p99 / {tokens['max']} max; "
+        f"{facts['gpus']} GPUs, {facts['profile']}; prediction {facts['prediction']['kind']}"
+        + (f"; {cut} cut to a context of {facts['max_context']} tokens" if cut else "")
+    )

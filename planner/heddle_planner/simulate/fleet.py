@@ -1,0 +1,60 @@
+"""What workers truly are in a simulation, and how GPUs are cut into workers.
+
+The truth is a worker profile in its full form. Beyond it: a prefill batch takes at least one reading of the
+weights, which is the decode step at batch 1.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from heddle_contracts.worker_profile import DegreeProfile, WorkerProfile
+
+
+class FleetError(ValueError):
+    """A profile that cannot be simulated, or GPUs that cannot be cut as asked."""
+
+
+def truth_of(
+    profile: WorkerProfile, *, degrees: Sequence[int], kv_scale: float, slots: int | None
+) -> dict[str, Any]:
+    """The simulator's ``truth`` for these degrees. ``slots`` overrides the profile's. Raises FleetError."""
+    truth: dict[str, Any] = {}
+    for degree in degrees:
+        known = profile.degrees.get(degree)
+        if known is None:
+            raise FleetError(f"the profile has no MP degree {degree}; it has {sorted(profile.degrees)}")
+        if not isinstance(known, DegreeProfile):
+            raise FleetError(
+                f"degrees.{degree} has only T and F; a simulation needs batches, step_seconds and slots"
+            )
+        if known.prefill_tokens_per_second <= 0 or known.kv_tokens <= 0:
+            raise FleetError(f"degrees.{degree} must give prefill_tokens_per_second and kv_tokens")
+        truth[str(degree)] = {
+            "costs": {
+                "batches": list(known.batches),
+                "step_seconds": list(known.step_seconds),
+                "context_token_s": known.seconds_per_context_token,
+                "prefill_fixed_s": known.step_seconds[0],
+                "prefill_token_s": 1.0 / known.prefill_tokens_per_second,
+                "prefill_pair_s": 0.0,
+            },
+            "slots": slots or known.slots,
+            "kv_tokens": max(1, round(known.kv_tokens * kv_scale)),
+        }
+    return truth
+
+
+def single_degree(gpus: int, degree: int) -> list[int]:
+    """As many workers of ``degree`` as fit."""
+    return [degree] * (gpus // degree)
+
+
+def usual_degree(truth: dict[str, Any], context: int) -> int:
+    """What a careful operator takes without a planner: the smallest degree whose KV holds four
+    trajectories of the largest context. Stands for the paper's setting of its baselines, which is one
+    degree a model.
+    """
+    for degree in sorted(truth, key=int):
+        if truth[degree]["kv_tokens"] >= 4 * context:
+            return int(degree)
+    return max(int(degree) for degree in truth)

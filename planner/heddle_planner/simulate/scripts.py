@@ -1,0 +1,93 @@
+"""What agents ask for: trajectories as scripts, whatever the schedule is.
+
+Invariants: a script has a step, every step an output; members of a group share a task and the start of their
+prompts.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from heddle_core import SimWorkload
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One LLM call: tokens appended before it (0 at the first), tokens it generates (at least 1), seconds of
+    the tool call it ends with.
+    """
+
+    input: int
+    output: int
+    tool_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """One trajectory; ``prompt`` is in tokens, ``group`` is the prompt it is a sample of."""
+
+    prompt: int
+    turns: tuple[Turn, ...]
+    group: int | None = None
+
+    @property
+    def output(self) -> int:
+        """Tokens it generates."""
+        return sum(turn.output for turn in self.turns)
+
+    @property
+    def context(self) -> int:
+        """Largest context of a step, its output included."""
+        return self.prompt + self.output + sum(turn.input for turn in self.turns[1:])
+
+    @property
+    def tool_seconds(self) -> float:
+        """Seconds it waits for tools; nobody waits for what follows the last step."""
+        return sum(turn.tool_seconds for turn in self.turns[:-1])
+
+    def cut_to(self, context: int) -> "Script | None":
+        """Its beginning that fits ``context`` tokens, as an agent that runs out of context; None if not even
+        the first step does.
+        """
+        kept: list[Turn] = []
+        held = self.prompt
+        for index, turn in enumerate(self.turns):
+            held += (turn.input if index else 0) + turn.output
+            if held > context:
+                break
+            kept.append(turn)
+        return replace(self, turns=tuple(kept)) if kept else None
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Scripts within a context, and how many were cut short or left out for it."""
+
+    scripts: list[Script]
+    shortened: int
+    dropped: int
+
+
+def cut_all(scripts: Sequence[Script], context: int) -> Cut:
+    """Every script cut to ``context`` tokens."""
+    cut = [script.cut_to(context) for script in scripts]
+    kept = [script for script in cut if script is not None]
+    shortened = sum(
+        one is not None and len(one.turns) < len(script.turns)
+        for one, script in zip(cut, scripts, strict=True)
+    )
+    return Cut(scripts=kept, shortened=shortened, dropped=len(scripts) - len(kept))
+
+
+def to_native(scripts: Sequence[Script]) -> SimWorkload:
+    """The scripts for the simulator, in their order."""
+    return SimWorkload(
+        [
+            (
+                script.prompt,
+                script.group,
+                0.0,
+                [(turn.input, turn.output, turn.tool_seconds) for turn in script.turns],
+            )
+            for script in scripts
+        ]
+    )
