@@ -29,7 +29,7 @@ from heddle_gateway.asgi.request_body import ClientError, ClientLeft, read_body
 from heddle_gateway.dialects.dialect import Dialect
 from heddle_gateway.dialects.errors import ApiError, message_of, stream_error_event, wrapped
 from heddle_gateway.dialects.events import end_of_last_event
-from heddle_gateway.dialects.wire import StreamTap, read_answer, scan_body
+from heddle_gateway.dialects.wire import Answer, StreamTap, read_answer, scan_body
 from heddle_gateway.identity import RequestFacts, TrajectoryBook
 from heddle_gateway.identity.keys import tenant_of
 from heddle_gateway.live.decisions import Dispatch, FailureKind, Reject
@@ -276,6 +276,9 @@ class StepServer:
                     await reply.part(out)
             held += tap.finish()
             if not run.account.ended:
+                if held and not run.account.answer_began and _is_whole(tap.answer()):
+                    # A single event, without the blank line behind it.
+                    await self._begin_stream(run, exchange)
                 self._end_stream(run, tap)
         await reply.end(held)
 
@@ -290,7 +293,7 @@ class StepServer:
 
     def _end_stream(self, run: Run, tap: StreamTap) -> None:
         answer = run.answer = tap.answer()
-        if not answer.done and not answer.finish_reasons and answer.error is None:
+        if not _is_whole(answer):
             # A proxy in between can close a broken stream cleanly; half an answer is not an answer.
             raise WorkerLost("the stream ended without an end", answer_began=True)
         self._end(run, outcome_of(answer), run.reply.status)
@@ -361,6 +364,8 @@ class StepServer:
         self._driver.aborting(run.ticket)
         if run.tap is not None:
             run.answer = run.tap.answer()
+        # The client may be back before the engine has answered.
+        self._book.client_left(run.call.who, run.answer, time.monotonic())
         attempt = run.attempt
         if attempt is not None and attempt.worker.features.abort:
             await self._upstream.abort(attempt.worker, attempt.rid)
@@ -423,6 +428,11 @@ class StepServer:
         headers = answer_headers(exchange.headers)
         headers.append((b"x-heddle-worker", attempt.worker.name.encode("latin-1", "replace")))
         return headers
+
+
+def _is_whole(answer: Answer) -> bool:
+    """Whether a stream said that it is over, one way or another."""
+    return answer.done or bool(answer.finish_reasons) or answer.error is not None
 
 
 async def _refuse(reply: Reply, status: int, headers: Headers, error: bytes) -> None:

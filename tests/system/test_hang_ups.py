@@ -11,18 +11,17 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-import httpx
-import openai
 import pytest
 
 pytestmark = pytest.mark.system
 
 MODEL = "loom-8b"
-AGENTS = 60
-STEPS = 8
-TOKENS = 60
+AGENTS = 48
+STEPS = 5
+TOKENS = 40
 HANG_UP_SHARE = 0.3
-LONGEST_PATIENCE_S = 0.6
+LONGEST_PATIENCE_S = 1.0
+"""Twice what an answer takes, so that hang-ups meet requests that wait, run, and are nearly done."""
 
 
 @dataclass
@@ -33,66 +32,77 @@ class Tally:
     hung_up: int = 0
 
 
-async def one_request(
-    client: openai.AsyncOpenAI, messages: list[Any], dice: random.Random, tally: Tally
-) -> str:
-    """One request; "" where the client hung up on it."""
-    streams = dice.random() < 0.5
-    hangs_up = dice.random() < HANG_UP_SHARE
-    after_chunks = dice.randint(1, TOKENS // 2) if streams and hangs_up and dice.random() < 0.5 else None
-    patience = dice.uniform(0, LONGEST_PATIENCE_S) if hangs_up and after_chunks is None else None
-    try:
-        async with asyncio.timeout(patience):
-            content = await _ask(client, messages, streams, after_chunks)
-    except TimeoutError:
-        content = ""
-    tally.answered += bool(content)
-    tally.hung_up += not content
-    return content
+@dataclass(frozen=True)
+class HangUp:
+    """When a client leaves: after so many seconds, or in a stream after so many chunks."""
+
+    patience_s: float | None = None
+    chunks: int | None = None
 
 
-async def _ask(
-    client: openai.AsyncOpenAI, messages: list[Any], streams: bool, after_chunks: int | None
-) -> str:
-    wanted: Any = {"model": MODEL, "messages": messages, "max_tokens": TOKENS}
-    if not streams:
-        answer = await client.chat.completions.create(**wanted)
-        return answer.choices[0].message.content or ""
-    content = ""
-    async with await client.chat.completions.create(stream=True, **wanted) as stream:
-        chunks = 0
-        async for chunk in stream:
-            content += "".join(choice.delta.content or "" for choice in chunk.choices)
-            chunks += 1
-            if chunks == after_chunks:
-                return ""
-    return content
+async def ask(port: int, agent: int, step: int, *, stream: bool, hang_up: HangUp | None) -> bool:
+    """One request over a connection of its own; False where the client hung up on it.
 
-
-async def run_agent(number: int, client: openai.AsyncOpenAI, tally: Tally) -> None:
-    """Repeats each step until it is answered, as agents do."""
-    dice = random.Random(number)
-    messages: list[Any] = [{"role": "user", "content": f"Task {number}."}]
-    for step in range(STEPS):
-        while not (content := await one_request(client, messages, dice, tally)):
-            pass
+    Plain sockets: an SDK's client takes its time before it sends, and would often leave before that.
+    """
+    messages: list[Any] = [{"role": "user", "content": f"Task {agent}."}]
+    for past in range(step):
         messages += [
-            {"role": "assistant", "content": content},
-            {"role": "user", "content": f"Part {step} of {number}."},
+            {"role": "assistant", "content": f"answer {past} of {agent}"},
+            {"role": "user", "content": f"Go on with part {past}."},
         ]
+    body = json.dumps({"model": MODEL, "messages": messages, "max_tokens": TOKENS, "stream": stream}).encode()
+    head = f"POST /t/agent-{agent}/v1/chat/completions HTTP/1.1\r\nhost: heddle\r\nconnection: close\r\n"
+    head += f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        writer.write(head.encode() + body)
+        async with asyncio.timeout(hang_up.patience_s if hang_up else None):
+            answer = await _read(reader, hang_up.chunks if hang_up else None)
+    except TimeoutError:
+        return False
+    finally:
+        writer.transport.abort()
+    if answer is None:
+        return False
+    assert answer.startswith(b"HTTP/1.1 200"), answer
+    assert (b"[DONE]" if stream else b'"finish_reason":"stop"') in answer
+    return True
+
+
+async def _read(reader: asyncio.StreamReader, chunks: int | None) -> bytes | None:
+    """The whole answer; None after so many chunks of a stream."""
+    answer = b""
+    while data := await reader.read(65536):
+        answer += data
+        if chunks is not None and answer.count(b"data: ") >= chunks:
+            return None
+    return answer
+
+
+async def run_agent(port: int, agent: int, tally: Tally) -> None:
+    """Repeats each step until it is answered, as agents do."""
+    dice = random.Random(agent)
+    for step in range(STEPS):
+        while True:
+            stream = dice.random() < 0.5
+            hang_up = None
+            if dice.random() < HANG_UP_SHARE:
+                patience = dice.uniform(0, LONGEST_PATIENCE_S)
+                hang_up = HangUp(chunks=dice.randint(1, 20)) if stream else HangUp(patience_s=patience)
+            if await ask(port, agent, step, stream=stream, hang_up=hang_up):
+                tally.answered += 1
+                break
+            tally.hung_up += 1
 
 
 async def test_all_books_agree_after_hang_ups_at_any_moment(parts: Any, until: Any) -> None:
     emulated = await parts.run(
-        "emulate", "--tp", "1,1", "--base-port", "0", "--speed", "4", "--model", MODEL, "--slots", "8"
+        "emulate", "--tp", "1,1", "--base-port", "0", "--speed", "1", "--model", MODEL, "--slots", "8"
     )
     urls = json.loads(await emulated.line("ready"))["workers"]
     gateway = await parts.gateway(urls)
     tally = Tally()
-    limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
-    client = parts.client(
-        gateway, max_retries=0, http_client=httpx.AsyncClient(limits=limits, trust_env=False, timeout=60)
-    )
 
     async def admit_everything_when_half_is_done() -> None:
         """So that requests wait in the gateway first, in the engines later."""
@@ -107,8 +117,7 @@ async def test_all_books_agree_after_hang_ups_at_any_moment(parts: Any, until: A
     async with asyncio.TaskGroup() as running:
         running.create_task(admit_everything_when_half_is_done())
         for number in range(AGENTS):
-            named = client.with_options(base_url=f"{gateway.url}/t/agent-{number}/v1")
-            running.create_task(run_agent(number, named, tally))
+            running.create_task(run_agent(gateway.http.base_url.port, number, tally))
 
     stats = await gateway.at_rest()
     await gateway.is_sound()
@@ -121,16 +130,20 @@ async def test_all_books_agree_after_hang_ups_at_any_moment(parts: Any, until: A
     assert steps["in_flight"] == 0
     assert steps["started"] == ended["done"] + ended["aborted"]
     # A hang-up can meet an answer that is complete, or be over before the gateway has read the request.
-    assert ended["done"] >= tally.answered == AGENTS * STEPS
-    assert ended["aborted"] <= tally.hung_up
+    assert tally.answered == AGENTS * STEPS <= ended["done"]
+    assert 0.8 * tally.hung_up <= ended["aborted"] <= tally.hung_up
     assert steps["started"] <= tally.answered + tally.hung_up
-    assert ended["aborted"] > 0.6 * tally.hung_up > 50
+    assert tally.hung_up >= 50
 
     # History: one row per step, each trajectory complete.
     assert Counter(one["outcome"] for one in records) == ended
-    assert {one["steps"] for one in await gateway.trajectories()} == {STEPS}
-    assert len(await gateway.trajectories()) == AGENTS
     assert sum(one["attempts"] for one in records) == core["dispatches_total"]
+    for one in await gateway.trajectories():
+        own = [record for record in records if record["trajectory_id"] == one["trajectory_id"]]
+        assert {record["step"] for record in own} == set(range(one["steps"]))
+        # One more where a client came back before its hang-up had: that looks like two calls at once.
+        assert one["steps"] >= STEPS
+        assert one["outcomes"] == Counter(record["outcome"] for record in own)
     # Hang-ups came at all moments: held here, sent but silent, in mid-stream.
     aborted = [one for one in records if one["outcome"] == "aborted"]
     moments = Counter(

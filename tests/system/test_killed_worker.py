@@ -12,8 +12,8 @@ pytestmark = pytest.mark.system
 MODEL = "loom-8b"
 AGENTS = 24
 STEPS = 5
-TOKENS = 150
-SPEED = 5.0
+TOKENS = 60
+SPEED = 1.0
 
 
 @dataclass

@@ -178,10 +178,20 @@ class TrajectoryBook:
                 self._samples.popitem(last=False)
         return turn
 
+    def client_left(self, identity: Identity, answer: Said | None, now: float) -> None:
+        """The client hung up, and the engine is still being told. A repeat that comes meanwhile, marked or
+        not, is a repeat. ``step_ended`` follows.
+        """
+        self.step_ended(identity, Outcome.ABORTED, answer, now)
+        identity.claim.left = True
+
     def step_ended(self, identity: Identity, outcome: Outcome, answer: Said | None, now: float) -> None:
         """Raises ValueError if the step never started or has ended before."""
         claim = identity.claim
         turn, conversation = claim.turn, claim.conversation
+        if claim.left:
+            claim.left = False
+            return
         if not claim.started or claim.ended or turn is None:
             raise ValueError(f"step {identity.step} of {identity.trajectory_id} is not running")
         claim.ended = True

@@ -152,7 +152,7 @@ class Kind(Enum):
 @dataclass(slots=True, eq=False)
 class Claim:
     """What ``resolve`` decided and ``step_started`` makes true. ``turn``: the one repeated; then the one
-    begun. ``received_at``: monotonic seconds.
+    begun. ``received_at``: monotonic seconds. ``left``: its client hung up, and its end is still to be told.
     """
 
     kind: Kind
@@ -163,3 +163,4 @@ class Claim:
     attempt: Attempt = Attempt.UNMARKED
     started: bool = False
     ended: bool = False
+    left: bool = False

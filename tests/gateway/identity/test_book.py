@@ -181,3 +181,18 @@ def test_a_prompt_sent_thousands_of_times_costs_no_more_than_at_first(caller, ch
     assert len(caller.book) == 6_000
     # A search through the siblings would make it thirty times as much.
     assert late < early * 5
+
+
+@pytest.mark.parametrize("headers", [NAMED, {}])
+def test_a_client_that_hangs_up_and_comes_back_at_once_repeats_its_step(caller, chat, headers) -> None:
+    caller.turn(chat.opening(), chat.says("one"), headers=headers)
+    longer = [*chat.opening(), chat.says("one"), chat.user("go on")]
+    left = caller.ask(longer, headers=headers)
+    caller.book.client_left(left, None, caller.now)
+    again = caller.ask(longer, headers=headers)
+    caller.break_off(left)  # the engine has stopped
+    assert (again.trajectory_id, again.step, again.retry_of_step) == (left.trajectory_id, 1, True)
+    assert again.segment == 0
+    caller.answer(again, chat.says("two"))
+    with pytest.raises(ValueError, match="not running"):
+        caller.break_off(left)
