@@ -167,6 +167,7 @@ impl Worker {
         self.belief = belief;
         self.state = WorkerState::Active;
         self.clear_suspicion();
+        self.resume();
     }
 
     /// Tokens per microsecond with every slot taken by trajectories of `context` tokens, as far as KV allows.
@@ -255,11 +256,16 @@ impl Worker {
         self.running.insert(seat);
     }
 
-    /// Gives the seat back and lets the engine take up what it had put aside: best level first, oldest first.
+    /// Gives the seat back.
     pub fn unseat(&mut self, seat: &Seat) {
         if !self.running.remove(seat) {
             self.preempted.remove(seat);
         }
+        self.resume();
+    }
+
+    /// The engine takes up what it had put aside while it has slots: best level first, oldest first.
+    fn resume(&mut self) {
         while self.running.len() < self.slots as usize
             && let Some(resumed) = self.preempted.pop_last()
         {

@@ -398,3 +398,22 @@ fn single_requests_do_not_fill_the_working_set_after_they_have_ended() {
     }
     assert_eq!(driver.stat("steps_held_admission"), 0);
 }
+
+#[test]
+fn a_worker_that_reports_more_slots_takes_up_what_it_had_put_aside() {
+    let json = r#"{"order":"longest_first","placement":"least_load","admission":"unlimited"}"#;
+    let mut driver = Driver::with_policy(json);
+    driver.worker_up(1, 1, 1);
+    driver.arrive(1, 1);
+    driver.arrive(2, 2);
+    driver
+        .handle(Event::Predicted {
+            trajectory: 2,
+            mean: 500_000.0,
+            sigma: 0.0,
+        })
+        .unwrap();
+    assert!(driver.core.step_view(1).unwrap().preempted);
+    driver.worker(up(1, 1, 2, 0));
+    assert!(!driver.core.step_view(1).unwrap().preempted);
+}
