@@ -5,12 +5,16 @@ the worker's own usage where there was one, else the number of chunks that were 
 """
 
 import time
-from typing import Protocol
+from typing import Final, Protocol
 
 from heddle_contracts.steps import Outcome
 
 from heddle_gateway.accounting.ended_step import EndedStep
 from heddle_gateway.accounting.endings import LEGAL_MOVES, StepPhase
+
+# No context is as long, nor a batch of prompts. A larger count is a defect of the worker; believed, it would
+# stand for a working set that fits nowhere, and SQL has no number for the largest.
+MAX_TOKENS: Final = 1_000_000_000
 
 
 class StepEndedTwice(RuntimeError):
@@ -135,12 +139,12 @@ class OpenStep:
         said = self._said
         if said is None:
             return (self.estimated_prompt_tokens if self.attempts else 0, 0, 0)
-        prompt = said.prompt_tokens
-        output = said.output_tokens
+        prompt = _believed(said.prompt_tokens)
+        output = _believed(said.output_tokens)
         return (
             self.estimated_prompt_tokens if prompt is None else prompt,
             said.chunks if output is None else output,
-            said.cached_tokens or 0,
+            _believed(said.cached_tokens) or 0,
         )
 
     def end(self, outcome: Outcome, *, status: int | None, now: float) -> EndedStep:
@@ -173,7 +177,7 @@ class OpenStep:
             prompt,
             cached,
             output,
-            said is not None and said.output_tokens is not None,
+            said is not None and _believed(said.output_tokens) is not None,
             self.priority_level,
             self._arrived_epoch,
             self.dispatched_at + shift if self.dispatched_at is not None else None,
@@ -186,3 +190,8 @@ class OpenStep:
         if phase not in LEGAL_MOVES[self.phase]:
             raise RuntimeError(f"a step cannot go from {self.phase.value} to {phase.value}")
         self.phase = phase
+
+
+def _believed(tokens: int | None) -> int | None:
+    """A worker's count, unless it is absurd: then as if it had said nothing."""
+    return tokens if tokens is None or tokens <= MAX_TOKENS else None

@@ -123,5 +123,5 @@ def wrapped(status: int, body: bytes) -> bytes:
 def _loads(body: bytes) -> Any:
     try:
         return json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):  # no JSON, or nested as no error is
         return None

@@ -37,9 +37,7 @@ async def test_a_hang_up_after_a_large_body_stops_the_engine(
     assert record.outcome == "aborted"
 
 
-@pytest.mark.parametrize(
-    "behind", ["a whole request", "the head of a request", "three requests"]
-)
+@pytest.mark.parametrize("behind", ["a whole request", "the head of a request", "three requests"])
 async def test_a_hang_up_behind_pipelined_requests_stops_the_engine(
     gateway: Any, worker: Any, until: Any, connect: Any, make_request: Any, chat_body: Any, behind: str
 ) -> None:
