@@ -47,7 +47,7 @@ from heddle_gateway.routes.registry import RegistryDeps, registry_router, sessio
 from heddle_gateway.routes.registry_live import FrameworkView
 from heddle_gateway.serve_step import StepServer
 from heddle_gateway.settings import Settings, WorkerSetting
-from heddle_gateway.store.engine import open_engine
+from heddle_gateway.store.engine import StoreError, open_engine
 from heddle_gateway.store.history_reader import HistoryReader
 from heddle_gateway.store.step_writer import StepWriter
 from heddle_gateway.telemetry.history import HistoryLimits, HistoryWriter
@@ -59,6 +59,10 @@ from heddle_gateway.upstream.pool import PoolLimits
 log = logging.getLogger(__name__)
 
 HISTORY_CLOSE_S: Final = 10.0
+# What a new process takes up of the history: as far back as identity remembers, in bounded time and memory.
+RESTORE_AGE_S: Final = 6 * 3600.0
+MAX_RESTORED: Final = 50_000
+RESTORE_TIMEOUT_S: Final = 10.0
 HISTORY_COUNTERS: Final = ("put", "written", "dropped", "refused", "recovered", "failed_writes")
 
 
@@ -76,6 +80,7 @@ class Gateway:
     book: TrajectoryBook
     upstream: Upstream
     history: HistoryWriter
+    past: HistoryReader
     metrics: Metrics
     steps: StepServer
 
@@ -184,7 +189,8 @@ def create_app(settings: Settings) -> HeddleApp:
         max_body_bytes=settings.max_body_bytes,
         ping_period_s=settings.ping_period_s,
     )
-    gateway = Gateway(settings, driver, fleet, book, upstream, history, metrics, steps)
+    past = HistoryReader(engine)
+    gateway = Gateway(settings, driver, fleet, book, upstream, history, past, metrics, steps)
 
     app = HeddleApp(
         title="Heddle gateway",
@@ -208,7 +214,7 @@ def create_app(settings: Settings) -> HeddleApp:
         admin_router(
             AdminDeps(
                 live=LiveListing(driver, events.name),
-                history=HistoryReader(engine),
+                history=past,
                 policy=driver,
                 workers=FleetControl(fleet),
                 step_counts=lambda: _step_counts(driver.stats()),
@@ -233,6 +239,7 @@ def _lifespan(gateway: Gateway, dispose: Callable[[], Awaitable[None]]) -> Any:
         if gateway.settings.journal_path is not None:
             journal = JournalWriter(gateway.driver.take_journal, gateway.settings.journal_path)
         await gateway.history.start()
+        await _take_up_the_past(gateway.past, gateway.book, gateway.settings.max_trajectories)
         journalling = asyncio.create_task(journal.run()) if journal is not None else None
         for worker in gateway.settings.workers:
             await gateway.fleet.add(_spec(worker))
@@ -244,13 +251,25 @@ def _lifespan(gateway: Gateway, dispose: Callable[[], Awaitable[None]]) -> Any:
             gateway.upstream.close()
             gateway.driver.close()
             if journal is not None and journalling is not None:
-                journalling.cancel()
-                await asyncio.wait({journalling})
-                await journal.flush()
+                journal.stop()
+                await journalling
             await gateway.history.close(HISTORY_CLOSE_S)
             await dispose()
 
     return lifespan
+
+
+async def _take_up_the_past(past: HistoryReader, book: TrajectoryBook, capacity: int) -> None:
+    """Step numbers of named trajectories go on after a restart. Without the database they begin anew."""
+    now, clock = time.time(), time.monotonic()
+    try:
+        async with asyncio.timeout(RESTORE_TIMEOUT_S):
+            recent = await past.recent(now - RESTORE_AGE_S, min(MAX_RESTORED, capacity))
+    except (StoreError, TimeoutError) as error:
+        log.warning("trajectories of an earlier run are not taken up: %s", error or "the database is slow")
+        return
+    for trajectory in reversed(recent):
+        book.restore(trajectory, clock - max(0.0, now - trajectory.last_seen))
 
 
 def _spec(setting: WorkerSetting) -> WorkerSpec:

@@ -118,7 +118,8 @@ class Settings(BaseSettings):
         default=200_000, ge=1, description="Live trajectories at most; beyond it the oldest is closed."
     )
     journal_path: Path | None = Field(
-        default=None, description="File for the core's journal, by which a run can be replayed."
+        default=None,
+        description="File for the core's journal, which replays the run; an earlier one is set aside.",
     )
 
     # history

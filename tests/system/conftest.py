@@ -296,3 +296,8 @@ async def shared_parts(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterato
 def until() -> Callable[[Callable[[], Awaitable[bool]], str], Awaitable[None]]:
     """``await until(condition, "what")``: asks, bounded, until it holds."""
     return wait_until
+
+
+@pytest.fixture
+def unused_port() -> int:
+    return free_port()

@@ -264,3 +264,31 @@ async def test_a_journal_that_cannot_be_written_is_kept_and_written_later(tmp_pa
     folder.mkdir()
     await writer.flush()
     assert (folder / "journal").read_bytes() == b"one\ntwo\n"
+
+
+def test_the_journal_of_an_earlier_run_is_set_aside(tmp_path: Path) -> None:
+    for run in ("first", "second", "third"):
+        taken = [f"{run}\n".encode(), b"more\n"]
+        writer = JournalWriter(lambda taken=taken: taken.pop(0) if taken else b"", tmp_path / "run.jsonl")
+        asyncio.run(_flush_twice(writer))
+    found = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    assert found == {
+        "run.1.jsonl": "first\nmore\n",
+        "run.2.jsonl": "second\nmore\n",
+        "run.jsonl": "third\nmore\n",
+    }
+
+
+async def _flush_twice(writer: JournalWriter) -> None:
+    await writer.flush()
+    await writer.flush()
+
+
+async def test_a_stopped_journal_has_every_line_once(tmp_path: Path) -> None:
+    taken = [b"one\n", b"two\n"]
+    writer = JournalWriter(lambda: taken.pop(0) if taken else b"", tmp_path / "journal")
+    running = asyncio.create_task(writer.run())
+    await writer.flush()
+    writer.stop()
+    await running
+    assert (tmp_path / "journal").read_bytes() == b"one\ntwo\n"
