@@ -6,6 +6,7 @@
     book.step_started(who)                                   # the step exists now
     book.step_ended(who, outcome, answer_or_none, now)       # exactly once for each start
     book.forget(tenant, trajectory_id)                       # the trajectory is over
+    book.restore(past, last_seen)                            # at start: what an earlier process counted
 
 ``split_path(path)`` takes identity prefixes (``/t/{id}/v1/...``) off a path; ``who.rest`` is what it left.
 """

@@ -37,6 +37,8 @@ from heddle_gateway.identity.fingerprint import history_of, match
 from heddle_gateway.identity.urls import split_path
 
 RETRY_COUNT: Final = "x-stainless-retry-count"
+OWN_GROUP: Final = "auto-"
+"""Begins the names of groups that nobody named; the opening follows, in 16 hex digits."""
 
 
 class Said(Protocol):
@@ -52,6 +54,27 @@ class Said(Protocol):
     def call_ids(self) -> list[int]: ...
     @property
     def anchors(self) -> list[int]: ...
+
+
+class Past(Protocol):
+    """A trajectory as the history has it (heddle_contracts.admin.TrajectorySummary)."""
+
+    @property
+    def trajectory_id(self) -> str: ...
+    @property
+    def tenant(self) -> str: ...
+    @property
+    def model(self) -> str | None: ...
+    @property
+    def group_id(self) -> str | None: ...
+    @property
+    def sample(self) -> int | None: ...
+    @property
+    def parent_id(self) -> str | None: ...
+    @property
+    def steps(self) -> int: ...
+    @property
+    def segments(self) -> int: ...
 
 
 class TrajectoryBook:
@@ -80,6 +103,31 @@ class TrajectoryBook:
 
     def __len__(self) -> int:
         return len(self._kept)
+
+    def restore(self, past: Past, last_seen: float) -> None:
+        """Takes up a trajectory of an earlier process: under its id, its steps and segments are counted on.
+
+        Histories are not kept, so only a request that names it will find it. Samples of its group are
+        counted on as well. Call it before the first request, the one seen longest ago first.
+        """
+        key = (past.tenant, past.trajectory_id)
+        opening = _opening_of(past.group_id)
+        if opening is not None and past.sample is not None:
+            self._samples[opening] = max(self._samples.get(opening, 0), past.sample + 1)
+        if key in self._kept or len(self._kept) >= self._capacity:
+            return
+        self._kept[key] = Conversation(
+            past.tenant,
+            past.trajectory_id,
+            _scope(past.tenant, past.model or ""),
+            opening=None,
+            group_id=past.group_id,
+            sample=past.sample,
+            parent_id=past.parent_id,
+            steps=past.steps,
+            segment=past.segments - 1,
+            last_seen=last_seen,
+        )
 
     # ---------------------------------------------------------------- one request
 
@@ -113,7 +161,7 @@ class TrajectoryBook:
             trajectory_id,
             scope,
             opening,
-            group_id=None if opening is None else f"auto-{opening:016x}",
+            group_id=None if opening is None else f"{OWN_GROUP}{opening:016x}",
             sample=None if opening is None else self._samples.get(opening, 0),
             parent_id=None,
         )
@@ -297,6 +345,17 @@ def _identity(claim: Claim, source: str, tag: Tag | None, own: OwnFields, rest: 
         rest=rest,
         claim=claim,
     )
+
+
+def _opening_of(group_id: str | None) -> int | None:
+    """The opening that a group of our own is named by."""
+    digits = group_id.removeprefix(OWN_GROUP) if group_id is not None else ""
+    if digits == group_id or len(digits) != 16:
+        return None
+    try:
+        return int(digits, 16)
+    except ValueError:
+        return None
 
 
 @lru_cache(maxsize=4096)

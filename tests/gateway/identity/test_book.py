@@ -1,10 +1,11 @@
 """What the book keeps, for how long, and how it counts the steps of a trajectory that is named."""
 
 import time
+from types import SimpleNamespace
 
 import pytest
 from heddle_contracts.steps import Outcome
-from heddle_gateway.identity import TrajectoryBook
+from heddle_gateway.identity import TrajectoryBook, tenant_of
 
 NAMED = {"x-session-id": "s"}
 RETRY = {"x-session-id": "s", "x-stainless-retry-count": "1"}
@@ -196,3 +197,51 @@ def test_a_client_that_hangs_up_and_comes_back_at_once_repeats_its_step(caller, 
     caller.answer(again, chat.says("two"))
     with pytest.raises(ValueError, match="not running"):
         caller.break_off(left)
+
+
+def test_a_restored_trajectory_is_counted_on_under_its_name(caller, chat) -> None:
+    before = caller.turn(chat.opening(), chat.says("one"), headers=NAMED)
+    past = SimpleNamespace(
+        trajectory_id="s",
+        tenant=tenant_of({}),
+        model="m",
+        group_id=before.group_id,
+        sample=3,
+        parent_id="root",
+        steps=7,
+        segments=2,
+    )
+    caller.book = TrajectoryBook()
+    caller.book.restore(past, caller.now)
+    history = [*chat.opening(), chat.says("one"), chat.user("two")]
+    who = caller.turn(history, chat.says("two"), headers=NAMED)
+    assert (who.step, who.segment, who.is_new, who.retry_of_step) == (7, 1, False, False)
+    assert (who.group_id, who.sample, who.parent_id) == (before.group_id, 3, "root")
+    # From here on its history is known, so it is found without its name as well.
+    following = caller.ask([*history, chat.says("two"), chat.user("three")])
+    assert (following.trajectory_id, following.step) == ("s", 8)
+    # A new sample of the prompt does not take a number that is taken.
+    other = caller.ask(chat.opening())
+    assert (other.group_id, other.sample) == (before.group_id, 4)
+
+
+def test_restored_trajectories_are_bounded_and_age(caller, chat) -> None:
+    def past(name: str) -> SimpleNamespace:
+        return SimpleNamespace(
+            trajectory_id=name,
+            tenant="",
+            model=None,
+            group_id="theirs",
+            sample=None,
+            parent_id=None,
+            steps=1,
+            segments=1,
+        )
+
+    caller.book = TrajectoryBook(capacity=3, idle_ttl_s=100.0)
+    for number in range(5):
+        caller.book.restore(past(f"t{number}"), float(number))
+    assert len(caller.book) == 3
+    caller.now = 200.0
+    assert caller.ask(chat.opening(), headers=NAMED).step == 0
+    assert len(caller.book) == 2
