@@ -19,6 +19,8 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final
 
+from heddle_core import Core
+
 
 class PolicyError(ValueError):
     """A policy that is not known, or a change to it that cannot be read."""
@@ -103,7 +105,14 @@ def _parse(text: str) -> PolicyRow:
         if not equals or not key:
             raise PolicyError(f"{text!r}: a change must read field=value, not {change!r}")
         parsed[key.strip()] = _value(value.strip())
-    return replace(row, name=text, changes=parsed) if parsed else row
+    if not parsed:
+        return row
+    changed = replace(row, name=text, changes=parsed)
+    try:
+        Core(json.dumps(changed.core_policy))
+    except ValueError as error:
+        raise PolicyError(f"{text}: {error}") from error
+    return changed
 
 
 def _value(text: str) -> Any:

@@ -8,17 +8,13 @@
 //! Invariants ([`Pool::audit`]): known + private + free = total; a run has a continuation only while it is whole; only
 //! unlocked tokens without a continuation are evicted.
 
+mod path;
+
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
-/// Whose tokens a run holds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Owner {
-    /// The prompt that a group shares.
-    Group(u64),
-    /// What one trajectory has beyond it.
-    Trajectory(u64),
-}
+use path::Owner;
+pub use path::Path;
 
 /// A stretch of known tokens, in the pieces in which it was inserted.
 #[derive(Debug, Default)]
@@ -28,37 +24,14 @@ struct Run {
     last_used: u64,
     /// Requests that use it.
     locks: u32,
-    /// The prompt that it continues.
+    /// The run that it continues.
     behind: Option<Owner>,
     /// Runs with tokens behind it.
     continuations: u32,
+    /// The one of them that was inserted in one piece with this run's end, and that no other path has been told from
+    /// since: one node of the prefix tree, which is evicted whole.
+    joined: Option<Owner>,
     offered: bool,
-}
-
-/// Which tokens a request is about: the first `shared` are its group's, the rest are its own.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Path {
-    /// The group; `shared` is 0 without one.
-    pub group: u64,
-    /// Tokens that all of the group begin with.
-    pub shared: u64,
-    /// The trajectory.
-    pub trajectory: u64,
-}
-
-impl Path {
-    fn prompt(&self) -> Option<Owner> {
-        (self.shared > 0).then_some(Owner::Group(self.group))
-    }
-
-    fn own(&self) -> Owner {
-        Owner::Trajectory(self.trajectory)
-    }
-
-    /// From the start of the tokens on.
-    fn owners(&self) -> impl Iterator<Item = Owner> + use<> {
-        self.prompt().into_iter().chain([self.own()])
-    }
 }
 
 /// What one request holds: the first `known` tokens of its path, locked, and `private` ones behind them.
@@ -68,6 +41,8 @@ pub struct Hold {
     pub known: u64,
     /// Tokens of its own.
     pub private: u64,
+    /// Tokens up to which the runs of its path are locked.
+    locked: u64,
 }
 
 /// The pool.
@@ -125,31 +100,59 @@ impl Pool {
     /// Tokens of the path that are known, at most `length`. Marks them as used now.
     pub fn matched(&mut self, path: &Path, length: u64) -> u64 {
         self.clock += 1;
-        let clock = self.clock;
         let mut found = 0;
-        for owner in path.owners() {
-            if let Some(run) = self.runs.get_mut(&owner) {
-                run.last_used = clock;
-                found += run.tokens;
+        for part in path.parts_within(length) {
+            let Some(run) = self.runs.get_mut(&part.owner) else {
+                break;
+            };
+            run.last_used = self.clock;
+            found = part.start + run.tokens;
+            if run.tokens < part.size {
+                break;
             }
         }
+        self.tell_apart(path, length);
         found.min(length)
+    }
+
+    /// Splits nodes of the tree where a path of `length` tokens leaves them.
+    fn tell_apart(&mut self, path: &Path, length: u64) {
+        let mut parts = path.parts_within(length).peekable();
+        while let Some(part) = parts.next() {
+            let next = parts.peek().map(|next| next.owner);
+            if let Some(run) = self.runs.get_mut(&part.owner)
+                && run.joined != next
+            {
+                run.joined = None;
+            }
+        }
     }
 
     /// Locks what is known of a path for a request that will compute the rest of `length` tokens.
     pub fn open(&mut self, path: &Path, length: u64) -> Hold {
         let known = self.matched(path, length);
-        for owner in path.owners() {
-            let run = self.runs.entry(owner).or_default();
-            if run.locks == 0 {
-                self.evictable -= run.tokens;
+        self.lock(path, 0, known);
+        Hold {
+            known,
+            private: 0,
+            locked: known,
+        }
+    }
+
+    /// Locks the runs that tokens `from` to `to` reach into and that are not locked up to `from` already.
+    fn lock(&mut self, path: &Path, from: u64, to: u64) {
+        let mut behind = None;
+        for part in path.parts_within(to) {
+            if from <= part.start {
+                let run = self.runs.entry(part.owner).or_default();
+                if run.locks == 0 {
+                    self.evictable -= run.tokens;
+                }
+                run.locks += 1;
+                run.behind = behind;
             }
-            run.locks += 1;
+            behind = Some(part.owner);
         }
-        if let (Some(prompt), Some(own)) = (path.prompt(), self.runs.get_mut(&path.own())) {
-            own.behind = Some(prompt);
-        }
-        Hold { known, private: 0 }
     }
 
     /// Makes room for `length` tokens of a request; false, and nothing changed, without room.
@@ -171,17 +174,21 @@ impl Pool {
     /// meanwhile is a duplicate and is freed.
     pub fn publish(&mut self, path: &Path, hold: &mut Hold, length: u64) {
         self.clock += 1;
-        let head = length.min(path.shared);
-        if let Some(prompt) = path.prompt() {
-            self.extend(prompt, head);
-        }
-        if length > head {
-            self.extend(path.own(), length - head);
+        self.lock(path, hold.locked, length);
+        self.tell_apart(path, length);
+        let mut before: Option<Owner> = None;
+        for part in path.parts_within(length) {
+            let added = self.extend(part.owner, (length - part.start).min(part.size));
+            if let Some(run) = before.and_then(|before| self.runs.get_mut(&before)) {
+                run.joined = added.then_some(part.owner);
+            }
+            before = added.then_some(part.owner);
         }
         self.private -= hold.private;
         *hold = Hold {
             known: length,
             private: 0,
+            locked: hold.locked.max(length),
         };
     }
 
@@ -192,34 +199,40 @@ impl Pool {
             self.publish(path, &mut hold, length);
         }
         self.private -= hold.private;
-        for owner in path.owners() {
-            if let Some(run) = self.runs.get_mut(&owner) {
+        for part in path
+            .parts_within(hold.locked)
+            .collect::<Vec<_>>()
+            .into_iter()
+            .rev()
+        {
+            if let Some(run) = self.runs.get_mut(&part.owner) {
                 run.locks -= 1;
                 if run.locks == 0 {
                     self.evictable += run.tokens;
-                    self.offer(owner);
+                    self.offer(part.owner);
                 }
             }
         }
     }
 
-    /// Lengthens a locked run to `tokens`.
-    fn extend(&mut self, owner: Owner, tokens: u64) {
+    /// Lengthens a locked run to `tokens`; false when it has as many already.
+    fn extend(&mut self, owner: Owner, tokens: u64) -> bool {
         let run = self.runs.entry(owner).or_default();
         run.last_used = self.clock;
         let added = tokens.saturating_sub(run.tokens);
         if added == 0 {
-            return;
+            return false;
         }
         let first = run.tokens == 0;
         run.segments.push(added);
         run.tokens += added;
         self.known += added;
-        if let Some(prompt) = run.behind.filter(|_| first)
-            && let Some(run) = self.runs.get_mut(&prompt)
+        if let Some(before) = run.behind.filter(|_| first)
+            && let Some(run) = self.runs.get_mut(&before)
         {
             run.continuations += 1;
         }
+        true
     }
 
     /// Puts an unlocked run without a continuation up for eviction, or forgets it if it is empty.
@@ -259,21 +272,34 @@ impl Pool {
                 self.offer(owner);
                 continue;
             }
-            let tokens = run.segments.pop().unwrap_or(0);
-            run.tokens -= tokens;
-            self.known -= tokens;
-            self.evictable -= tokens;
-            self.evicted += tokens;
-            freed += tokens;
-            let behind = run.behind.filter(|_| run.tokens == 0);
-            self.offer(owner);
-            if let Some(prompt) = behind {
-                if let Some(run) = self.runs.get_mut(&prompt) {
-                    run.continuations -= 1;
-                }
-                self.offer(prompt);
+            freed += self.evict_node(owner);
+        }
+    }
+
+    /// Evicts the last segment of a run, and what is one node with it.
+    fn evict_node(&mut self, owner: Owner) -> u64 {
+        let Some(run) = self.runs.get_mut(&owner) else {
+            return 0;
+        };
+        let mut freed = run.segments.pop().unwrap_or(0);
+        run.tokens -= freed;
+        self.known -= freed;
+        self.evictable -= freed;
+        self.evicted += freed;
+        let behind = run.behind.filter(|_| run.tokens == 0);
+        self.offer(owner);
+        if let Some(before) = behind
+            && let Some(run) = self.runs.get_mut(&before)
+        {
+            run.continuations -= 1;
+            if run.joined == Some(owner) {
+                run.joined = None;
+                freed += self.evict_node(before);
+            } else {
+                self.offer(before);
             }
         }
+        freed
     }
 
     /// Broken invariants, empty when all is well.
@@ -290,8 +316,8 @@ impl Pool {
             if run.locks == 0 && run.continuations == 0 && !run.offered {
                 faults.push(format!("{owner:?}: free, but not up for eviction"));
             }
-            if let Some(prompt) = run.behind.filter(|_| run.tokens > 0) {
-                *continuations.entry(prompt).or_default() += 1;
+            if let Some(before) = run.behind.filter(|_| run.tokens > 0) {
+                *continuations.entry(before).or_default() += 1;
             }
         }
         for (owner, run) in &self.runs {
