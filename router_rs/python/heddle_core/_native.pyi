@@ -75,8 +75,12 @@ _Action = Dispatch | Reject | Withdraw | Expire
 class Core:
     """The decision core. Each method hands one event in and drains the actions it causes.
 
-    Raises ValueError when an id is unknown where it must be known, or a JSON argument does not fit
-    (the message names the field). Never blocks.
+    Every step that arrived is ended by exactly one ``step_ended``, also after a Reject. Raises ValueError
+    when an id is unknown where it must be known, or an argument does not fit (the message names the
+    field); the state is as before then. Events of an old generation are counted and ignored. Never blocks.
+
+    ``policy_json``: an object with any of the policy's fields, see ``policy_json()``; the rest is the
+    default. ``journal``: write down every event, see ``take_journal``.
     """
 
     def __new__(cls, policy_json: str | None = None, *, journal: bool = False) -> Core: ...
@@ -92,9 +96,17 @@ class Core:
         kv_tokens: int,
         has_priority: bool,
         profile_json: str | None = None,
-    ) -> list[_Action]: ...
-    def worker_draining(self, now: int, worker: int, generation: int) -> list[_Action]: ...
-    def worker_down(self, now: int, worker: int, generation: int) -> list[_Action]: ...
+    ) -> list[_Action]:
+        """A worker can be used, or says anew what it can do; a new generation voids the old one's residency.
+
+        ``kv_tokens``: 0 for unknown. ``profile_json``: an object with any of ``token_us``,
+        ``token_us_per_seq``, ``token_us_per_context_token``, ``prefill_tokens_per_s`` and ``pinned`` (do
+        not learn from observed speed); what is absent follows from the degree.
+        """
+    def worker_draining(self, now: int, worker: int, generation: int) -> list[_Action]:
+        """No new steps there while another worker can take them."""
+    def worker_down(self, now: int, worker: int, generation: int) -> list[_Action]:
+        """The worker is lost: its attempts are withdrawn, its queue goes to others."""
     def worker_removed(self, now: int, worker: int, generation: int) -> list[_Action]: ...
     def load_report(
         self, now: int, worker: int, generation: int, *, running: int, waiting: int, kv_used: int
@@ -130,19 +142,36 @@ class Core:
         cached_tokens: int,
     ) -> list[_Action]: ...
     # knowledge
-    def predicted(self, now: int, trajectory: int, mean: float, sigma: float) -> list[_Action]: ...
-    def install_plan(self, now: int, plan_json: str) -> list[_Action]: ...
-    def set_policy(self, now: int, policy_json: str) -> list[_Action]: ...
-    def trajectory_finished(self, now: int, trajectory: int) -> list[_Action]: ...
+    def predicted(self, now: int, trajectory: int, mean: float, sigma: float) -> list[_Action]:
+        """``mean``: output tokens still to come; ``sigma``: standard deviation of their logarithm, 0 to 5."""
+    def install_plan(self, now: int, plan_json: str) -> list[_Action]:
+        """``{"version": n, "partition": [{"worker": id, "size": n}, ...], "ttl_ms": n}``, shares by rank, the
+        longest first; ``ttl_ms`` may be absent; the version must be newer than the last.
+        """
+    def set_policy(self, now: int, policy_json: str) -> list[_Action]:
+        """Changes the fields that the object names and sorts what is held anew."""
+    def trajectory_finished(self, now: int, trajectory: int) -> list[_Action]:
+        """Its owner says that it is over: Expire at once, or when its last live step has ended."""
     # time
-    def poll_timeout(self) -> int | None: ...
+    def poll_timeout(self) -> int | None:
+        """When to call ``handle_timeout``; ask again after every event."""
     def handle_timeout(self, now: int) -> list[_Action]: ...
     # looking in
-    def policy_json(self) -> str: ...
-    def trajectory_view(self, trajectory: int) -> dict[str, Any] | None: ...
-    def worker_views(self) -> list[dict[str, Any]]: ...
-    def stats(self) -> dict[str, int]: ...
-    def audit(self) -> list[str]: ...
+    def policy_json(self) -> str:
+        """Every field of the policy in force, as one object."""
+    def trajectory_view(self, trajectory: int) -> dict[str, Any] | None:
+        """``trajectory, phase, group, rank`` (None while dormant)``, remaining, generated, steps,
+        context_tokens, home, resident_tokens, gap_since, live_steps``: ``step, state, arrived_at, worker,
+        level, attempts, preempted`` each.
+        """
+    def worker_views(self) -> list[dict[str, Any]]:
+        """By id: ``worker, generation, state, degree, slots, running, preempted, queued, homed,
+        homed_remaining, kv_tokens, kv_committed, kv_used, suspect_until, speed_scale``.
+        """
+    def stats(self) -> dict[str, int]:
+        """Numbers by name: what is the case now, and totals since the start (``*_total``)."""
+    def audit(self) -> list[str]:
+        """What does not hold of the state; empty when all is well. Looks at everything: for idle time."""
     def take_journal(self) -> bytes:
         """JSON lines of (now, event) since the last call; empty when journalling is off."""
 
