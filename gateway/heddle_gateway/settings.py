@@ -123,9 +123,7 @@ class Settings(BaseSettings):
     )
 
     # history
-    database: str = Field(
-        default="heddle.db", description="SQLite file or SQLAlchemy URL of the history; empty keeps none."
-    )
+    database: str = Field(default="heddle.db", description="SQLite file or SQLAlchemy URL of the history.")
     history_spill: Path | None = Field(
         default=None,
         description="Folder for history that the database does not take; none drops (and counts) it.",

@@ -216,7 +216,8 @@ def _add_control_routes(router: APIRouter, deps: RegistryDeps) -> None:
                 replies.append(await post(fleet, endpoint, "/abort_request", body={"rid": attempt.rid}))
         return _report(replies, overall_status(replies) if replies else 200, waiting_aborted=waiting)
 
-    @router.api_route("/flush_cache", methods=["GET", "POST"], response_model=None)
+    @router.get("/flush_cache", response_model=None)
+    @router.post("/flush_cache", response_model=None)
     async def flush_cache(timeout: float = 0.0) -> Response:
         """400 where an engine is not idle, as a single engine answers."""
         params = {"timeout": f"{timeout:g}"} if timeout > 0 else None
