@@ -261,9 +261,11 @@ criterion_group! {
     name = benches;
     config = Criterion::default()
         .with_measurement(CpuTime)
-        .warm_up_time(Duration::from_millis(200))
-        .measurement_time(Duration::from_millis(600))
-        .sample_size(20);
+        .warm_up_time(Duration::from_millis(50))
+        .measurement_time(Duration::from_millis(150))
+        .sample_size(10)
+        .nresamples(1_000)
+        .without_plots();
     targets = decision
 }
 criterion_main!(benches);

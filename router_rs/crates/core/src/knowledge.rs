@@ -4,14 +4,12 @@
 //! Estimates are renewed by a trajectory's own events only; what an ended sibling teaches reaches the others with their
 //! next step. That bounds the work per event.
 
-use crate::action::ExpireReason;
 use crate::estimate::{LogNormal, Prediction, Progress};
 use crate::event::EventError;
 use crate::machine::Core;
-use crate::timer::Timer;
 use crate::trajectory::{Home, Phase, Trajectory};
 use crate::worker::{Worker, WorkerState};
-use crate::{GroupId, Micros, StepId, TrajectoryId, WorkerId};
+use crate::{GroupId, TrajectoryId, WorkerId};
 
 impl Core {
     /// The worker that a trajectory is at home on, if that life of the worker still lasts.
@@ -279,127 +277,6 @@ impl Core {
         }
         for step in trajectory.live.clone() {
             self.requeue(step);
-        }
-    }
-
-    /// Begins the tool gap of the step's trajectory when it was the last open one.
-    pub(crate) fn note_gap_of(&mut self, step: StepId) {
-        if let Some(id) = self.steps.get(step).map(|step| step.trajectory) {
-            self.note_gap(id);
-        }
-    }
-
-    /// Begins the tool gap of a trajectory without an open step.
-    pub(crate) fn note_gap(&mut self, id: TrajectoryId) {
-        let Some(trajectory) = self.trajectories.get_mut(id) else {
-            return;
-        };
-        if trajectory.tally.open() > 0 || trajectory.gap_since.is_some() {
-            return;
-        }
-        self.set_gap(id, Some(self.now));
-        self.bound_gap(id);
-    }
-
-    /// Begins or ends a tool gap, and counts the trajectory's KV as idle or not.
-    fn set_gap(&mut self, id: TrajectoryId, since: Option<Micros>) {
-        let Some(trajectory) = self.trajectories.get(id) else {
-            return;
-        };
-        let counted = trajectory.committed;
-        let home = trajectory
-            .ranked
-            .then(|| self.home_of(trajectory).map(|worker| worker.id))
-            .flatten();
-        let was_idle = trajectory.gap_since.is_some();
-        if let Some(worker) = home.and_then(|home| self.workers.get_mut(home)) {
-            match (was_idle, since.is_some()) {
-                (false, true) => worker.idle += counted,
-                (true, false) => worker.idle -= counted,
-                _ => {}
-            }
-        }
-        if let Some(trajectory) = self.trajectories.get_mut(id) {
-            trajectory.gap_since = since;
-        }
-    }
-
-    /// Sees to it that a trajectory in its gap is looked at in time.
-    pub(crate) fn bound_gap(&mut self, id: TrajectoryId) {
-        let Some(trajectory) = self.trajectories.get(id) else {
-            return;
-        };
-        let Some(since) = trajectory.gap_since else {
-            return;
-        };
-        let limit = if trajectory.ranked {
-            self.first_gap_limit()
-        } else {
-            self.idle_ttl()
-        };
-        // The timer is left armed while steps run and looks again when it fires; only one that is too late is moved.
-        let at = since.saturating_add(limit);
-        if self
-            .timers
-            .at(Timer::Gap(id))
-            .is_none_or(|armed| armed > at)
-        {
-            self.timers.arm(Timer::Gap(id), at);
-        }
-    }
-
-    fn first_gap_limit(&self) -> u64 {
-        self.estimator
-            .dormant_after(&self.policy)
-            .min(self.idle_ttl())
-    }
-
-    fn idle_ttl(&self) -> u64 {
-        self.policy.idle_ttl_ms.saturating_mul(1000)
-    }
-
-    /// A trajectory's gap timer fired: it becomes dormant, expires, or is looked at again later.
-    pub(crate) fn gap_expired(&mut self, id: TrajectoryId) {
-        let Some(trajectory) = self.trajectories.get(id) else {
-            return;
-        };
-        let Some(since) = trajectory.gap_since else {
-            return;
-        };
-        let expires = since.saturating_add(self.idle_ttl());
-        if self.now >= expires {
-            self.expire(id, ExpireReason::Idle);
-            return;
-        }
-        let dormant = since.saturating_add(self.first_gap_limit());
-        if trajectory.ranked && self.now < dormant {
-            self.timers.arm(Timer::Gap(id), dormant);
-            return;
-        }
-        if trajectory.ranked {
-            self.count_as_ended(id);
-            self.unrank(id);
-        }
-        self.timers.arm(Timer::Gap(id), expires);
-    }
-
-    /// Takes a trajectory for ended in the statistics of lengths. Taken back if it returns.
-    pub(crate) fn count_as_ended(&mut self, id: TrajectoryId) {
-        let Some(trajectory) = self.trajectories.get_mut(id) else {
-            return;
-        };
-        if trajectory.counted_as.is_some() || trajectory.generated == 0 {
-            return;
-        }
-        let tokens = trajectory.generated;
-        trajectory.counted_as = Some(tokens);
-        self.estimator.trajectory_ended(tokens);
-        if let Some(group) = trajectory
-            .group
-            .and_then(|group| self.groups.get_mut(group))
-        {
-            group.ended.add(tokens as f64);
-            group.lessons += 1;
         }
     }
 }

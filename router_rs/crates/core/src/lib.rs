@@ -5,8 +5,8 @@
 //! with real time, the simulator with modelled time; the same events give the same actions.
 //!
 //! The way of a step: `pipeline` (arrival, admission), `placing`, `queue` (to dispatch), `ending`. Workers come and go in
-//! `churn`. What is known of lengths is kept up in `knowledge`. Families of alternatives: [`order`], [`placement`],
-//! [`admission`].
+//! `churn`. What is known of lengths is kept up in `knowledge`, tool gaps in `gaps`. Families of alternatives: [`order`],
+//! [`placement`], [`admission`].
 
 pub mod action;
 pub mod admission;
@@ -18,10 +18,12 @@ mod ending;
 pub mod estimate;
 pub mod event;
 mod fleet;
+mod gaps;
 mod group;
 mod id_map;
 pub mod journal;
 mod knowledge;
+pub mod lognormal;
 mod machine;
 pub mod order;
 mod pipeline;

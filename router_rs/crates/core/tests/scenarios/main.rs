@@ -1,5 +1,6 @@
 //! The core from outside: events in, actions out, every action checked by the driver's books.
 
+mod admissions;
 mod cluster;
 mod driver;
 mod placements;

@@ -1,0 +1,167 @@
+//! Who may hold slots and KV: admission by slots and by the working set.
+
+use heddle_core::event::{Outcome, StepArrived, StepEnded, WorkerUp};
+use heddle_core::{Event, Policy};
+
+use crate::driver::{Books, Driver};
+
+const SECOND: u64 = 1_000_000;
+
+fn up(worker: u64, generation: u64, slots: u32, kv_tokens: u64) -> WorkerUp {
+    WorkerUp {
+        worker,
+        generation,
+        degree: 1,
+        slots,
+        kv_tokens,
+        has_priority: true,
+        profile: None,
+    }
+}
+
+fn admitted_by(admission: &str, order: &str) -> Driver {
+    let json = format!(
+        r#"{{"order":"{order}","placement":"sticky","admission":"{admission}","kv_headroom":1}}"#
+    );
+    Driver::new(Policy::from_json(&json).unwrap())
+}
+
+#[test]
+fn admission_by_slots_binds_a_step_to_a_worker_only_when_one_is_free() {
+    let mut driver = admitted_by("slots", "fcfs");
+    driver.worker_up(1, 1, 1);
+    driver.worker_up(2, 1, 1);
+    for step in 1..=4 {
+        driver.arrive(step, step);
+    }
+    assert_eq!(
+        (
+            driver.stat("steps_at_worker"),
+            driver.stat("steps_held_admission")
+        ),
+        (2, 2)
+    );
+    driver.done(2, 10);
+    let dispatch = driver.dispatches.last().unwrap();
+    assert_eq!((dispatch.step, dispatch.worker), (3, 2));
+}
+
+fn prompt(step: u64, trajectory: u64, prompt_tokens: u64) -> StepArrived {
+    StepArrived {
+        step,
+        trajectory,
+        prompt_tokens,
+        ..StepArrived::default()
+    }
+}
+
+fn done(driver: &mut Driver, step: u64, prompt_tokens: u64, output_tokens: u64) {
+    let outcome = Outcome::Done;
+    driver.end_with(StepEnded {
+        step,
+        outcome,
+        prompt_tokens,
+        output_tokens,
+        cached_tokens: 0,
+    });
+}
+
+#[test]
+fn a_working_set_that_is_full_holds_newcomers_longest_first_and_never_residents() {
+    let mut driver = admitted_by("working_set", "fcfs");
+    driver.worker(up(1, 1, 16, 1_000));
+    assert!(driver.arrive_with(prompt(1, 1, 600)).is_some());
+    assert!(
+        driver.arrive_with(prompt(2, 2, 500)).is_none(),
+        "1,100 of 1,000 tokens"
+    );
+    assert!(driver.arrive_with(prompt(3, 3, 500)).is_none());
+    driver
+        .handle(Event::Predicted {
+            trajectory: 3,
+            mean: 90_000.0,
+            sigma: 0.1,
+        })
+        .unwrap();
+    done(&mut driver, 1, 600, 100);
+    // In its tool gap it holds its KV; its next step passes although 800 and 500 do not fit.
+    assert_eq!(driver.stat("steps_held_admission"), 2);
+    assert!(driver.arrive_with(prompt(4, 1, 800)).is_some());
+    done(&mut driver, 4, 800, 10);
+    driver
+        .handle(Event::TrajectoryFinished { trajectory: 1 })
+        .unwrap();
+    assert_eq!(
+        driver.dispatches.last().unwrap().step,
+        3,
+        "the longest first"
+    );
+    assert_eq!(driver.stat("steps_held_admission"), 1);
+}
+
+#[test]
+fn a_hold_for_kv_is_bounded() {
+    let mut driver = admitted_by("working_set", "fcfs");
+    driver.worker(up(1, 1, 16, 1_000));
+    driver.arrive_with(prompt(1, 1, 900));
+    driver.arrive_with(prompt(2, 2, 900));
+    driver.advance_to(120 * SECOND - 1);
+    assert_eq!(driver.steps[&2], Books::Waiting);
+    driver.advance_to(120 * SECOND);
+    assert_eq!(
+        driver.steps[&2],
+        Books::Running {
+            worker: 1,
+            generation: 1
+        }
+    );
+}
+
+#[test]
+fn a_trajectory_that_stays_away_gives_its_kv_to_others() {
+    let mut driver = admitted_by("working_set", "fcfs");
+    driver.worker(up(1, 1, 16, 1_000));
+    driver.arrive_with(prompt(1, 1, 900));
+    driver.arrive_with(prompt(2, 2, 900));
+    driver.advance_to(SECOND);
+    done(&mut driver, 1, 900, 10);
+    driver.advance_to(61 * SECOND);
+    assert_eq!(
+        driver.steps[&2],
+        Books::Running {
+            worker: 1,
+            generation: 1
+        }
+    );
+}
+
+#[test]
+fn what_fits_nowhere_even_alone_is_not_held_by_an_empty_worker() {
+    let mut driver = admitted_by("working_set", "fcfs");
+    driver.worker(up(1, 1, 16, 1_000));
+    assert!(driver.arrive_with(prompt(1, 1, 5_000)).is_some());
+}
+
+#[test]
+fn single_requests_do_not_fill_the_working_set_after_they_have_ended() {
+    let mut driver = admitted_by("working_set", "fcfs");
+    driver.worker(up(1, 1, 16, 100_000));
+    for request in 1..=2_000 {
+        driver.advance_to(driver.now + 5_000);
+        let sent = driver
+            .arrive_with(prompt(request, request, 1_000))
+            .is_some();
+        // The first fill it while all still look like agents in their tool gaps.
+        assert!(sent || request < 1_000, "request {request} is held");
+        if sent {
+            done(&mut driver, request, 1_000, 100);
+        }
+        let admitted: Vec<u64> = driver.steps.keys().copied().collect();
+        for held in admitted {
+            if matches!(driver.steps[&held], Books::Running { .. }) {
+                done(&mut driver, held, 1_000, 100);
+            }
+        }
+    }
+    assert_eq!(driver.stat("steps_held_admission"), 0);
+}
