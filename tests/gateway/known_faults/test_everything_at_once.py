@@ -1,4 +1,4 @@
-"""Workers that fail in every way, clients that leave at any moment, operators who change everything: together.
+"""Workers that fail in every way, clients that leave at any moment, operators who change everything at once.
 
 Which of it meets what is left to seeded dice. Whatever happened, at rest the books agree.
 """
