@@ -1,4 +1,4 @@
-"""With keys configured, nothing but liveness answers a caller without one: deny by default, route by route."""
+"""With keys configured nothing but liveness answers a caller without one: deny by default, each route."""
 
 from typing import Any
 
@@ -35,7 +35,7 @@ BESIDE = [
     "/%61dmin/v1/policy",
     "/admin%2fv1%2fpolicy",
     "/t/x/admin/v1/policy",
-    "/health/",
+    "/health/x",
     "/health;x",
 ]
 
