@@ -249,9 +249,9 @@ class Parts:
         await engine.start()
         return engine
 
-    async def gateway(self, urls: Sequence[str], *options: str) -> Gateway:
+    async def gateway(self, urls: Sequence[str], *options: str, port: int | None = None) -> Gateway:
         """A gateway process that has all these workers in service."""
-        port = free_port()
+        port = port or free_port()
         arguments = ["--port", str(port), "--database", str(self._folder / f"{port}.db"), *options]
         arguments += [part for url in urls for part in ("--worker", url)]
         part = await self.run("gateway", *arguments)

@@ -12,6 +12,7 @@ from heddle_core import replay
 pytestmark = pytest.mark.system
 
 AGENTS = 20
+IMPATIENT = 4
 
 
 async def test_a_rollout_replayed_from_its_journal_makes_the_same_decisions(
@@ -43,7 +44,9 @@ async def test_a_rollout_replayed_from_its_journal_makes_the_same_decisions(
                     max_tokens=20_000,
                 )
 
-    await asyncio.gather(*(agent(number) for number in range(AGENTS)), *(impatient(n) for n in range(4)))
+    await asyncio.gather(
+        *(agent(number) for number in range(AGENTS)), *(impatient(n) for n in range(IMPATIENT))
+    )
     (await gateway.http.put("/admin/v1/policy", json={"order": "fcfs"})).raise_for_status()
     await agent(AGENTS)
     stats = await gateway.at_rest()
@@ -59,10 +62,12 @@ async def test_a_rollout_replayed_from_its_journal_makes_the_same_decisions(
     first, second = replay(journal.read_bytes()), replay(journal.read_bytes())
     assert first == second
     assert first["events"] == len(lines) - 1
-    # No action is anything but a dispatch here, so their number is that of the attempts in the history.
+    # No action is anything but a dispatch here. The history has an attempt for each, but where a client left
+    # between the core's word and the first byte.
     others = ("rejects_total", "withdrawals_total", "trajectories_forgotten_total")
     assert [core[name] for name in others] == [0, 0, 0]
-    assert first["actions"] == core["dispatches_total"] == attempts
+    assert first["actions"] == core["dispatches_total"]
+    assert core["dispatches_total"] - IMPATIENT <= attempts <= core["dispatches_total"]
     # Another policy decides otherwise on the same events: the digest tells.
     assert replay(journal.read_bytes(), json.dumps({"placement": "round_robin"}))["digest"] != first["digest"]
 

@@ -409,3 +409,25 @@ async def test_siblings_that_answer_alike_stay_as_many_as_they_are(parts: Any) -
         for agent in rollout.agents
     )
     assert max(said.values()) == SAMPLES, "the workers did not answer siblings alike"
+
+
+async def test_agents_that_were_started_before_the_gateway_are_each_one_trajectory(
+    parts: Any, unused_port: int
+) -> None:
+    engine = await parts.engine("--speed", "50", "--model", MODEL)
+    base_url = f"http://127.0.0.1:{unused_port}/v1"
+    async with openai.AsyncOpenAI(base_url=base_url, api_key="unused", max_retries=30) as client:
+        agents = [
+            Agent(number, client, Plan(2, None, 2, uses_tools=False, streams=False), temperature=1.0)
+            for number in range(2 * PROMPTS)
+        ]
+        async with asyncio.TaskGroup() as running:
+            for agent in agents:
+                running.create_task(agent.run())
+            gateway = await parts.gateway([engine.url], port=unused_port)
+    await gateway.at_rest()
+    assert len({agent.seen[0][0] for agent in agents}) == len(agents)
+    assert [[step for _, step in agent.seen] for agent in agents] == [[0, 1]] * len(agents)
+    trajectories = await gateway.trajectories()
+    assert Counter(one["steps"] for one in trajectories) == {2: len(agents)}
+    await gateway.is_sound()

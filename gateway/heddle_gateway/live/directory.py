@@ -98,8 +98,9 @@ class Directory:
             self._by_id.setdefault(who.trajectory_id, {})[tenant] = live
         self._by_key[key] = live  # last in the order
         live.last_seen_at = now
-        live.step = who.step
-        live.segment = who.segment
+        # A repeat of an earlier step does not take the trajectory back.
+        live.step = max(live.step, who.step)
+        live.segment = max(live.segment, who.segment)
         if model is not None:
             live.model = model
         return live

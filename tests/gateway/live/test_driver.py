@@ -233,6 +233,13 @@ async def test_siblings_share_a_group_for_as_long_as_one_of_them_lives() -> None
     assert directory.open(Who("e", group_id="g"), tenant="", model=None).group != second.group
 
 
+def test_a_repeat_of_an_earlier_step_does_not_take_a_trajectory_back() -> None:
+    directory = Directory()
+    for step, segment in ((0, 0), (3, 1), (1, 0)):
+        live = directory.open(Who("t", step=step, segment=segment), tenant="", model=None)
+    assert (live.step, live.segment) == (3, 1)
+
+
 async def test_a_live_run_replays_from_its_journal(tmp_path: Path) -> None:
     bench = Bench(journal=True)
     bench.driver.worker_up(Facts(slots=2))
