@@ -5,7 +5,6 @@ option or the file and line).
 """
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -13,56 +12,25 @@ import typer
 
 from heddle_planner.profiles import ProfileError, load_profile
 from heddle_planner.simulate.comparison import Problem, compare
-from heddle_planner.simulate.domains import DOMAINS, GROUP_SIZE, make_scripts
-from heddle_planner.simulate.fleet import FleetError, truth_of
+from heddle_planner.simulate.fleet import FleetError, most_context, parse_degrees, truth_of
 from heddle_planner.simulate.policies import PolicyError, parse_policies
 from heddle_planner.simulate.predictors import KINDS, PredictionError, parse_prediction
-from heddle_planner.simulate.records import RecordError, draw_scripts, load_records
+from heddle_planner.simulate.records import RecordError
 from heddle_planner.simulate.results import HEADER, as_json, line
-from heddle_planner.simulate.scripts import Cut, Script, cut_all
+from heddle_planner.simulate.scripts import Cut
+from heddle_planner.simulate.sources import Source, SourceError
 
 app = typer.Typer(help="Compare policies on a modelled cluster.", add_completion=False)
 
-KV_SHARE: Final = 0.9
-"""Share of the smallest worker's KV that a trajectory may grow to: all policies and degrees must be able
-to run it.
-"""
-
-
-class _Misfit(Exception):
-    """Input that does not fit together."""
-
-
-_INPUT_ERRORS = (FleetError, PolicyError, PredictionError, ProfileError, RecordError, _Misfit)
-
-
-@dataclass(frozen=True, slots=True)
-class _Source:
-    """Where scripts come from: a domain's name or a file."""
-
-    name: str
-    group_size: int | None
-    scale_output: float
-
-    def draw(self, trajectories: int, seed: int) -> list[Script]:
-        if domain := DOMAINS.get(self.name):
-            return make_scripts(
-                domain,
-                trajectories=trajectories,
-                group_size=self.group_size or GROUP_SIZE,
-                scale_output=self.scale_output,
-                seed=seed,
-            )
-        path = Path(self.name)
-        if not path.is_file():
-            raise _Misfit(f"--workload: {self.name} is no file and none of {', '.join(DOMAINS)}")
-        return draw_scripts(
-            load_records(path),
-            trajectories=trajectories,
-            group_size=self.group_size,
-            scale_output=self.scale_output,
-            seed=seed,
-        )
+INPUT_ERRORS: Final = (
+    FleetError,
+    PolicyError,
+    PredictionError,
+    ProfileError,
+    RecordError,
+    SourceError,
+)
+"""What is wrong with the input, not with the program."""
 
 
 @app.command()
@@ -113,12 +81,12 @@ def simulate(
     try:
         rows = parse_policies(policies)
         worker_profile = load_profile(profile or f"{model}-{gpu}")
-        allowed = _degrees(degrees)
+        allowed = parse_degrees(degrees)
         truth = truth_of(worker_profile, degrees=allowed, kv_scale=kv_scale, slots=slots)
-        source = _Source(workload, group, scale_output)
-        context = min(max_context, int(KV_SHARE * min(one["kv_tokens"] for one in truth.values())))
-        drawn = _fitting(source, trajectories, seed, context)
-        rehearsal = _fitting(source, trajectories, seed + 1, context)
+        source = Source(workload, group, scale_output)
+        context = min(max_context, most_context(truth))
+        drawn = source.draw_within(context, trajectories=trajectories, seed=seed)
+        rehearsal = source.draw_within(context, trajectories=trajectories, seed=seed + 1)
         problem = Problem(
             scripts=drawn.scripts,
             rehearsal=rehearsal.scripts,
@@ -135,8 +103,8 @@ def simulate(
             },
         )
         if not problem.degrees:
-            raise _Misfit(f"--gpus: {gpus} hold no worker of {degrees}")
-    except _INPUT_ERRORS as error:
+            raise FleetError(f"--gpus: {gpus} hold no worker of {degrees}")
+    except INPUT_ERRORS as error:
         typer.echo(f"heddle simulate: {error}", err=True)
         raise typer.Exit(2) from error
     facts = _facts(problem, workload=workload, context=context, cut=drawn)
@@ -171,23 +139,6 @@ def _plot(comparison: Any, folder: Path) -> None:
         raise typer.Exit(2) from error
     for path in write_plots(comparison, folder):
         typer.echo(f"wrote {path}")
-
-
-def _degrees(text: str) -> list[int]:
-    try:
-        degrees = sorted({int(part) for part in text.split(",")})
-    except ValueError as error:
-        raise _Misfit(f"--degrees: {text!r} is no list of numbers such as 1,2,4,8") from error
-    if not degrees or degrees[0] < 1:
-        raise _Misfit(f"--degrees: {text!r} must be numbers of at least 1")
-    return degrees
-
-
-def _fitting(source: _Source, trajectories: int, seed: int, context: int) -> Cut:
-    cut = cut_all(source.draw(trajectories, seed), context)
-    if not cut.scripts:
-        raise _Misfit(f"--workload: no trajectory's first step fits a context of {context} tokens")
-    return cut
 
 
 def _facts(problem: Problem, *, workload: str, context: int, cut: Cut) -> dict[str, Any]:

@@ -4,10 +4,14 @@ The truth is a worker profile in its full form. Beyond it: a prefill batch takes
 weights, which is the decode step at batch 1.
 """
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from heddle_contracts.worker_profile import DegreeProfile, WorkerProfile
+
+KV_SHARE: Final = 0.9
+"""Share of the smallest worker's KV that a trajectory may grow to: every policy at every degree must be
+able to run it."""
 
 
 class FleetError(ValueError):
@@ -58,3 +62,19 @@ def usual_degree(truth: dict[str, Any], context: int) -> int:
         if truth[degree]["kv_tokens"] >= 4 * context:
             return int(degree)
     return max(int(degree) for degree in truth)
+
+
+def most_context(truth: Mapping[str, Any]) -> int:
+    """Tokens of context that a trajectory may have on any of these workers."""
+    return int(KV_SHARE * min(one["kv_tokens"] for one in truth.values()))
+
+
+def parse_degrees(text: str) -> list[int]:
+    """MP degrees from a list such as ``1,2,4,8``, ascending. Raises FleetError."""
+    try:
+        degrees = sorted({int(part) for part in text.split(",")})
+    except ValueError as error:
+        raise FleetError(f"--degrees: {text!r} is no list of numbers such as 1,2,4,8") from error
+    if degrees[0] < 1:
+        raise FleetError(f"--degrees: {text!r} must be numbers of at least 1")
+    return degrees

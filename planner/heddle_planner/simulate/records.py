@@ -23,6 +23,9 @@ from heddle_planner.simulate.scripts import Script, Turn
 
 UNRECORDED: Final = (0.5, 1.0)
 """Tool seconds where a file records none: lognormal (median, sigma), so that 3/4 are below a second."""
+MOST_TOOL_SECONDS: Final = 600.0
+"""Recorded tool times are cut to this, a usual limit of coding agents' shells: what is longer in recorded
+sessions is a person who was asked for leave."""
 WITHIN_TASK_SIGMA: Final = 0.49
 """Spread of the logarithm of length among samples made up from one recorded run: that among the four
 samples of a task in the recorded airline set, whose tasks spread by 0.53."""
@@ -169,7 +172,9 @@ def _turn(step: object, where: str) -> RecordedTurn:
         # Compaction and rounding of server counts give values below what a message can have.
         input=max(0, _tokens(step, "input_new_tokens", where)),
         output=max(1, _tokens(step, "output_tokens", where)),
-        tool_seconds=None if seconds is None or waits_for_person else max(0.0, float(seconds)),
+        tool_seconds=None
+        if seconds is None or waits_for_person
+        else min(MOST_TOOL_SECONDS, max(0.0, float(seconds))),
     )
 
 
