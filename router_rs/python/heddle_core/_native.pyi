@@ -234,7 +234,7 @@ class Scan:
     def assistant_positions(self) -> list[int]:
         """Indices of the assistant's messages, ascending."""
     def last_answer(self) -> tuple[int, int] | None:
-        """The last assistant's message that has something before it: (hash of all before it, its own hash)."""
+        """Of the last assistant's message with something before it: (hash of all before it, its own hash)."""
     def call_ids(self) -> list[int]:
         """Hashes of the tool-call ids named in the history."""
     def anchors(self) -> list[int]:
