@@ -83,6 +83,7 @@ class WorkerConnection(asyncio.Protocol):
         self._loop = loop
         self._idle_timeout_s = idle_timeout_s
         self._transport: asyncio.Transport | None = None
+        self._parser: _Parser | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._error: UpstreamError | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -106,7 +107,7 @@ class WorkerConnection(asyncio.Protocol):
         complete.
         """
         self._move(ConnectionState.WAITING)
-        self._parser: _Parser = httptools.HttpResponseParser(self)
+        self._parser = httptools.HttpResponseParser(self)
         self.status = 0
         self.headers = []
         self._chunks = []
@@ -151,6 +152,12 @@ class WorkerConnection(asyncio.Protocol):
             self._fail(WorkerLost("the exchange was left", answer_began=self.status != 0))
         if self._transport is not None:
             self._transport.abort()
+        # Nobody reads here any more. The parser refers back to this object, an error that was raised to the
+        # frames it passed through: such cycles would keep what is buffered until a collection, which is rare.
+        self._parser = None
+        self._chunks = []
+        self._waiter = None
+        self._error = WorkerLost("the exchange was left", answer_began=self.status != 0)
 
     @property
     def reusable(self) -> bool:
@@ -178,6 +185,7 @@ class WorkerConnection(asyncio.Protocol):
             return
         if self._timer is not None:
             self._last_data_at = self._loop.time()
+        assert self._parser is not None
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
@@ -211,6 +219,7 @@ class WorkerConnection(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         if self.state is not ConnectionState.WAITING:
             raise ValueError("a second answer to one request")
+        assert self._parser is not None
         status = self._parser.get_status_code()
         if status < 200:
             self.headers.clear()  # 100 Continue and its like announce the real answer
@@ -237,6 +246,7 @@ class WorkerConnection(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        assert self._parser is not None
         # To be asked here: afterwards the parser stands at the head of the next message.
         self._open = self._open and self._parser.should_keep_alive()
         self._move(ConnectionState.COMPLETE)
