@@ -1,4 +1,4 @@
-"""``heddle simulate-grid``: many comparisons in one table, with what has to hold at its foot.
+"""``heddle compare``: many comparisons in one table, with what has to hold at its foot.
 
 Exit codes: 0 done, 1 a run did not come to its end, 2 the input does not fit, 3 with ``--check`` when a
 policy is slower than ``--tolerance`` allows anywhere.
@@ -25,7 +25,7 @@ BASELINES = "verl,verl_hybrid,slime,autellix"
 
 
 @app.command()
-def simulate_grid(
+def compare(
     workloads: Annotated[str, typer.Option(help="Comma-separated: coding, search, math, or files.")],
     models: Annotated[str, typer.Option(help="Comma-separated models.")] = "qwen3-8b",
     gpu: Annotated[str, typer.Option(help="h100 or h200.")] = "h100",
@@ -72,10 +72,10 @@ def simulate_grid(
             cells.append(cell)
             typer.echo(_line(cell, ours))
     except (*INPUT_ERRORS, ValueError) as error:
-        typer.echo(f"heddle simulate-grid: {error}", err=True)
+        typer.echo(f"heddle compare: {error}", err=True)
         raise typer.Exit(2) from error
     except RuntimeError as error:
-        typer.echo(f"heddle simulate-grid: {error}", err=True)
+        typer.echo(f"heddle compare: {error}", err=True)
         raise typer.Exit(1) from error
     for name in ours:
         typer.echo(_foot(cells, name))
@@ -84,7 +84,7 @@ def simulate_grid(
         json_path.write_text(json.dumps([_record(cell) for cell in cells]) + "\n", encoding="utf-8")
     slower = [cell for cell in cells for name in ours if cell.ratio(name) < 1 - tolerance]
     if check and slower:
-        typer.echo(f"heddle simulate-grid: slower than the best baseline in {len(slower)} cells", err=True)
+        typer.echo(f"heddle compare: slower than the best baseline in {len(slower)} cells", err=True)
         raise typer.Exit(3)
 
 
