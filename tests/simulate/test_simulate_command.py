@@ -97,7 +97,6 @@ def test_less_kv_and_slower_workers_take_longer(tmp_path: Path) -> None:
 
 
 def test_plots_are_written(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
     result = call(
         "--workload", "search", *SMALL, "--policies", "heddle,verl", "--plot", str(tmp_path / "plots")
     )

@@ -73,9 +73,7 @@ def simulate(
     ] = False,
     end_signal: Annotated[bool, typer.Option(help="Agents say when a trajectory is over.")] = False,
     json_path: Annotated[Path | None, typer.Option("--json", help="Write the comparison here.")] = None,
-    plot: Annotated[
-        Path | None, typer.Option(help="Write plots into this folder (needs matplotlib).")
-    ] = None,
+    plot: Annotated[Path | None, typer.Option(help="Write plots into this folder.")] = None,
 ) -> None:
     """Run one rollout under each policy and say what it costs."""
     try:
@@ -125,20 +123,11 @@ def simulate(
         json_path.parent.mkdir(parents=True, exist_ok=True)
         json_path.write_text(json.dumps(as_json(comparison, facts)) + "\n", encoding="utf-8")
     if plot is not None:
-        _plot(comparison, plot)
-
-
-def _plot(comparison: Any, folder: Path) -> None:
-    try:
+        # Imported here: matplotlib takes a second to load, and most calls draw nothing.
         from heddle_planner.simulate.plots import write_plots
-    except ImportError as error:
-        typer.echo(
-            f"heddle simulate: --plot needs matplotlib: pip install 'heddle-planner[plots]' ({error})",
-            err=True,
-        )
-        raise typer.Exit(2) from error
-    for path in write_plots(comparison, folder):
-        typer.echo(f"wrote {path}")
+
+        for path in write_plots(comparison, plot):
+            typer.echo(f"wrote {path}")
 
 
 def _facts(problem: Problem, *, workload: str, context: int, cut: Cut) -> dict[str, Any]:
