@@ -174,6 +174,9 @@ impl Core {
             self.renew_footprint(trajectory_id);
             self.rekey_held(trajectory_id);
         }
+        if matches!(ended.outcome, Outcome::ClientError | Outcome::Rejected) {
+            self.take_context_back(trajectory_id, &step);
+        }
         if finished {
             self.expire(trajectory_id, ExpireReason::Finished);
             return Ok(());
@@ -183,6 +186,17 @@ impl Core {
             self.release_successors(trajectory_id);
         }
         Ok(())
+    }
+
+    /// A prompt that was refused holds no KV: the trajectory's context is again what it was before.
+    fn take_context_back(&mut self, id: TrajectoryId, step: &Step) {
+        if let Some(trajectory) = self.trajectories.get_mut(id)
+            && trajectory.live.is_empty()
+            && trajectory.context_tokens == step.prompt_tokens
+        {
+            trajectory.context_tokens = step.context_before;
+            self.renew_footprint(id);
+        }
     }
 
     /// Lets the steps on that waited for an abort.

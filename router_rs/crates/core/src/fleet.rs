@@ -97,6 +97,18 @@ impl Fleet {
         self.usable
     }
 
+    /// KV tokens of the usable worker that has most; `u64::MAX` where one has no bound, or there is no worker.
+    pub fn largest_kv(&self) -> u64 {
+        let usable = self.workers.iter().filter(|w| w.state == self.usable);
+        usable
+            .map(|worker| match worker.kv_tokens {
+                0 => u64::MAX,
+                tokens => tokens,
+            })
+            .max()
+            .unwrap_or(u64::MAX)
+    }
+
     /// Workers that are not down.
     pub fn alive(&self) -> usize {
         self.alive

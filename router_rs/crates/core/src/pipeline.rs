@@ -138,6 +138,7 @@ impl Core {
         Applicant {
             admitted: self.home_of(trajectory).is_some(),
             footprint: self.footprint(trajectory),
+            fits_nowhere: self.workers.largest_kv() < trajectory.context_tokens,
             backlog: self.policy.backlog,
             kv: self.kv_rule(),
         }

@@ -41,6 +41,8 @@ pub struct Applicant {
     pub admitted: bool,
     /// KV tokens that it needs: context and expected growth.
     pub footprint: u64,
+    /// Its context alone is more than any usable worker has: waiting gains nothing, and the engine says so itself.
+    pub fits_nowhere: bool,
     /// Steps beyond the slots that a worker may be given.
     pub backlog: u32,
     /// How KV is given out.

@@ -10,7 +10,7 @@ pub(super) struct WorkingSet;
 
 impl Admission for WorkingSet {
     fn passes(&self, applicant: &Applicant) -> bool {
-        applicant.admitted
+        applicant.admitted || applicant.fits_nowhere
     }
 
     fn fits(&self, worker: &Worker, applicant: &Applicant) -> bool {

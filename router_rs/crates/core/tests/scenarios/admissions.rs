@@ -143,6 +143,46 @@ fn what_fits_nowhere_even_alone_is_not_held_by_an_empty_worker() {
 }
 
 #[test]
+fn what_can_never_fit_is_not_held_and_holds_nobody_after_it_was_refused() {
+    let mut driver = admitted_by("working_set", "fcfs");
+    driver.worker(up(1, 1, 16, 1_000));
+    assert!(driver.arrive_with(prompt(1, 1, 600)).is_some());
+    assert!(
+        driver.arrive_with(prompt(2, 2, 900)).is_none(),
+        "fits when the first has gone"
+    );
+    assert!(
+        driver.arrive_with(prompt(3, 3, 1_001)).is_some(),
+        "fits on no worker: the engine refuses it"
+    );
+    driver.end_with(StepEnded {
+        step: 3,
+        outcome: Outcome::ClientError,
+        prompt_tokens: 1_001,
+        output_tokens: 0,
+        cached_tokens: 0,
+    });
+    // Of the refused prompt nothing stays behind: 600 and 300 fit.
+    done(&mut driver, 1, 600, 0);
+    driver
+        .handle(Event::TrajectoryFinished { trajectory: 1 })
+        .unwrap();
+    assert_eq!(driver.dispatches.last().unwrap().step, 2);
+    done(&mut driver, 2, 600, 0);
+    assert!(driver.arrive_with(prompt(4, 4, 300)).is_some());
+}
+
+#[test]
+fn a_worker_without_a_bound_takes_any_prompt_when_its_turn_comes() {
+    let mut driver = admitted_by("working_set", "fcfs");
+    driver.worker(up(1, 1, 16, 1_000));
+    driver.worker(up(2, 1, 16, 0));
+    assert!(driver.arrive_with(prompt(1, 1, 600)).is_some());
+    let dispatch = driver.arrive_with(prompt(2, 2, 5_000));
+    assert_eq!(dispatch.map(|dispatch| dispatch.worker), Some(2));
+}
+
+#[test]
 fn single_requests_do_not_fill_the_working_set_after_they_have_ended() {
     let mut driver = admitted_by("working_set", "fcfs");
     driver.worker(up(1, 1, 16, 100_000));
