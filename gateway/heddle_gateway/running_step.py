@@ -65,14 +65,23 @@ class Fleet(Protocol):
 class AttemptFailed(Exception):
     """Nothing of an answer has reached the client, and another worker may do better.
 
-    ``may_still_run``: the worker had the request and may be at work on it.
+    ``may_still_run``: the worker had the request and may be at work on it. ``retry_after_s``: when to come
+    back, by its own word; 0 without one.
     """
 
-    def __init__(self, kind: FailureKind, message: str, *, may_still_run: bool = False) -> None:
+    def __init__(
+        self,
+        kind: FailureKind,
+        message: str,
+        *,
+        may_still_run: bool = False,
+        retry_after_s: float = 0.0,
+    ) -> None:
         super().__init__(message)
         self.kind: FailureKind = kind
         self.message = message
         self.may_still_run = may_still_run
+        self.retry_after_s = retry_after_s
 
 
 @dataclass(slots=True)
@@ -111,6 +120,7 @@ class Run:
     tap: StreamTap | None = None
     answer: Answer | None = None
     last_failure: str = ""
+    retry_after_s: float = 0.0
 
 
 def identity_headers(who: Identity) -> Headers:
@@ -207,9 +217,10 @@ def outcome_of(answer: Answer | None) -> Outcome:
     return Outcome.ABORTED if "abort" in answer.finish_reasons else Outcome.DONE
 
 
-def rejection(reject: Reject, last_failure: str) -> ApiError:
-    """What the caller is told of a step that the core refuses; the last worker's own words help."""
+def rejection(reject: Reject, last_failure: str, retry_after_s: float) -> ApiError:
+    """What the caller is told of a step that the core refuses; the workers' own words help."""
     message = REJECTIONS.get(reject.reason, "This step cannot run now")
     if last_failure:
         message = f"{message}; the last one said: {last_failure}"
-    return ApiError(reject.status, message, code=reject.reason, retry_after_s=reject.retry_after_ms / 1000)
+    retry_after_s = max(retry_after_s, reject.retry_after_ms / 1000)
+    return ApiError(reject.status, message, code=reject.reason, retry_after_s=retry_after_s)

@@ -55,7 +55,7 @@ from heddle_gateway.upstream.errors import (
     WorkerUnreachable,
 )
 from heddle_gateway.upstream.forward import Exchange, Upstream
-from heddle_gateway.upstream.headers import answer_headers, forward_block
+from heddle_gateway.upstream.headers import answer_headers, forward_block, retry_after_of
 
 log = logging.getLogger(__name__)
 
@@ -202,7 +202,7 @@ class StepServer:
                 # Dispatched and withdrawn before this task came to run.
                 decision = await run.ticket.decided()
             if isinstance(decision, Reject):
-                fault = rejection(decision, run.last_failure)
+                fault = rejection(decision, run.last_failure, run.retry_after_s)
                 self._end(run, Outcome.REJECTED, run.reply.status or fault.status)
                 await _refuse(run.reply, fault.status, fault.headers(), fault.body())
                 return
@@ -308,7 +308,9 @@ class StepServer:
             with run.interrupts:
                 body = await exchange.read_rest(MAX_ERROR_BODY)
         if status in BUSY_STATUSES:
-            raise AttemptFailed("overloaded", message_of(body))
+            raise AttemptFailed(
+                "overloaded", message_of(body), retry_after_s=retry_after_of(exchange.headers)
+            )
         if exchange.status in GONE_STATUSES:
             raise AttemptFailed("unreachable", message_of(body))
         if status >= 500:
@@ -347,7 +349,7 @@ class StepServer:
 
     def _give_attempt_up(self, run: Run, dispatch: Dispatch, failure: AttemptFailed) -> None:
         log.info("attempt %d of step %d failed: %s", run.account.attempts, run.ticket.step, failure.message)
-        run.last_failure = failure.message
+        run.last_failure, run.retry_after_s = failure.message, failure.retry_after_s
         self._note_failure(run, failure.kind)
         if failure.may_still_run:
             self._abort_aside(run)

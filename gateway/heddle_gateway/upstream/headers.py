@@ -118,3 +118,11 @@ def crosses_to_client(name: bytes) -> bool:
 def answer_headers(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
     """The worker's response headers that go to the client."""
     return [pair for pair in headers if crosses_to_client(pair[0])]
+
+
+def retry_after_of(headers: Iterable[tuple[bytes, bytes]]) -> float:
+    """Seconds of a worker's ``retry-after``; 0 without one, or where it is a date."""
+    for name, value in headers:
+        if name == b"retry-after" and value.isdigit():
+            return float(value[:6])
+    return 0.0
