@@ -330,20 +330,21 @@ def _identity(claim: Claim, source: str, tag: Tag | None, own: OwnFields, rest: 
     turn = claim.turn
     group = own.group_id or (tag.group_id if tag else None)
     sample = known.sample if group is None or group == known.group_id else None
+    # By position: naming thirteen arguments costs as much as all the rest of this.
     return Identity(
-        trajectory_id=known.trajectory_id,
-        source=source,
-        group_id=group or known.group_id,
-        sample=sample if own.sample is None else own.sample,
-        parent_id=own.parent_id or (tag.parent_id if tag else None) or known.parent_id,
-        final=own.final or (tag is not None and tag.final),
-        step=known.steps if turn is None else turn.step,
-        segment=known.segment + (claim.kind is Kind.REWRITTEN),
-        retry_of_step=claim.kind is Kind.REPEAT,
-        is_new=claim.kind is Kind.NEW,
-        request_hash=claim.history.hash,
-        rest=rest,
-        claim=claim,
+        known.trajectory_id,
+        source,
+        group or known.group_id,
+        sample if own.sample is None else own.sample,
+        own.parent_id or (tag.parent_id if tag else None) or known.parent_id,
+        own.final or (tag is not None and tag.final),
+        known.steps if turn is None else turn.step,
+        known.segment + (claim.kind is Kind.REWRITTEN),
+        claim.kind is Kind.REPEAT,
+        claim.kind is Kind.NEW,
+        claim.history.hash,
+        rest,
+        claim,
     )
 
 

@@ -30,10 +30,10 @@ RECENT_TURNS: Final = 4
 """Turns of a conversation that a repeat is looked for among: agents with one id make parallel calls."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class History:
-    """A request's history in a few numbers. ``length`` in ``unit``; ``head``: Scan.head; ``block``: hash of
-    the whole blocks of a prompt, 0 in chat.
+    """A request's history in a few numbers, never changed (and not frozen: see facts.py). ``length`` in
+    ``unit``; ``head``: Scan.head; ``block``: hash of the whole blocks of a prompt, 0 in chat.
     """
 
     unit: HistoryUnit

@@ -1,4 +1,9 @@
-"""What identity is told of a request, and what it answers."""
+"""What identity is told of a request, and what it answers.
+
+Nobody changes these objects once they are made. They are not frozen dataclasses because one of each is made
+for every request, and a frozen one costs three times as much: each of its fields is set through
+``object.__setattr__``.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,7 +13,7 @@ from heddle_core import Scan
 from heddle_gateway.identity.conversation import Claim
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RequestFacts:
     """One request. ``path``: as the client called it, with its prefix, percent-decoded. ``headers``:
     lower-case names, Latin-1 values. ``received_at``: monotonic seconds.
@@ -22,7 +27,7 @@ class RequestFacts:
     received_at: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Identity:
     """Which step of which trajectory a request is.
 

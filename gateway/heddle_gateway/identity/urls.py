@@ -23,6 +23,7 @@ class TaggedPath:
     trajectory_id: str | None = None
 
 
+_PLAIN: Final = {path: TaggedPath(path) for path in ("/v1/chat/completions", "/v1/completions", "/generate")}
 _PATTERNS: Final = (
     # Heddle.
     ("url", re.compile(rf"/t/(?P<id>.+?){_TAIL}")),
@@ -49,7 +50,10 @@ _PATTERNS: Final = (
 
 def split_path(path: str) -> TaggedPath:
     """``path``: percent-decoded, as ASGI's ``scope["path"]``."""
-    if path.startswith("/v1/") or path == "/generate":
+    plain = _PLAIN.get(path)
+    if plain is not None:
+        return plain
+    if path.startswith("/v1/"):
         return TaggedPath(path)
     for source, pattern in _PATTERNS:
         match = pattern.match(path)
