@@ -5,6 +5,7 @@ option or the file and line).
 """
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -12,7 +13,7 @@ import typer
 
 from heddle_planner.profiles import ProfileError, load_profile
 from heddle_planner.simulate.comparison import Problem, compare
-from heddle_planner.simulate.fleet import FleetError, most_context, parse_degrees, truth_of
+from heddle_planner.simulate.fleet import FleetError, most_context, parse_degrees, parse_loss, truth_of
 from heddle_planner.simulate.policies import PolicyError, parse_policies
 from heddle_planner.simulate.predictors import KINDS, PredictionError, parse_prediction
 from heddle_planner.simulate.records import RecordError
@@ -68,6 +69,9 @@ def simulate(
         float, typer.Option(min=0.001, help="Workers take so many times as long as the core believes.")
     ] = 1.0,
     report_delay: Annotated[float, typer.Option(min=0, help="Seconds that load reports are old.")] = 0.0,
+    lose: Annotated[
+        str | None, typer.Option(help="GPUs lost with their workers: GPU@SECONDS[:BACK], comma-separated.")
+    ] = None,
     keep_decoded: Annotated[
         bool, typer.Option(help="Preempted requests keep their KV as a prefix (Heddle's plugin for SGLang).")
     ] = False,
@@ -99,9 +103,12 @@ def simulate(
                 "end_signal": end_signal,
                 "engine": {"keep_decoded": keep_decoded},
             },
+            losses=[parse_loss(part.strip()) for part in lose.split(",")] if lose else [],
         )
         if not problem.degrees:
             raise FleetError(f"--gpus: {gpus} hold no worker of {degrees}")
+        for loss in problem.losses:
+            loss.of_worker([1] * gpus)
     except INPUT_ERRORS as error:
         typer.echo(f"heddle simulate: {error}", err=True)
         raise typer.Exit(2) from error
@@ -151,6 +158,7 @@ def _facts(problem: Problem, *, workload: str, context: int, cut: Cut) -> dict[s
         "prediction": dict(problem.prediction),
         "seed": problem.seed,
         "conditions": dict(problem.conditions),
+        "lost_gpus": [asdict(loss) for loss in problem.losses],
     }
 
 

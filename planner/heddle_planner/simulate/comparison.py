@@ -16,7 +16,7 @@ from typing import Any, Final
 from heddle_contracts.worker_profile import WorkerProfile
 from heddle_core import SimWorkload, simulate, solve
 
-from heddle_planner.simulate.fleet import single_degree, usual_degree
+from heddle_planner.simulate.fleet import GpuLoss, single_degree, usual_degree
 from heddle_planner.simulate.policies import Cutting, PolicyRow
 from heddle_planner.simulate.scripts import Script, to_native
 
@@ -39,6 +39,8 @@ class Problem:
     prediction: Mapping[str, Any]
     seed: int
     conditions: Mapping[str, Any] = field(default_factory=dict)
+    losses: Sequence[GpuLoss] = ()
+    """GPUs that are lost on the way."""
 
     @property
     def degrees(self) -> list[int]:
@@ -99,6 +101,7 @@ class _Runner:
                 "prediction": problem.prediction if row.predicts else {"kind": "none"},
                 "seed": self.seed,
                 "timeline": timeline,
+                "losses": [loss.of_worker(workers) for loss in problem.losses],
                 **problem.conditions,
             }
         )

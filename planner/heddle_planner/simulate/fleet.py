@@ -5,6 +5,7 @@ weights, which is the decode step at batch 1.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from heddle_contracts.worker_profile import DegreeProfile, WorkerProfile
@@ -51,6 +52,42 @@ def truth_of(
 def single_degree(gpus: int, degree: int) -> list[int]:
     """As many workers of ``degree`` as fit."""
     return [degree] * (gpus // degree)
+
+
+@dataclass(frozen=True, slots=True)
+class GpuLoss:
+    """A GPU that is lost, and with it the worker that it is part of. Seconds after the start; ``back``
+    None for ever.
+    """
+
+    gpu: int
+    at: float
+    back: float | None = None
+
+    def of_worker(self, workers: Sequence[int]) -> dict[str, Any]:
+        """The simulator's ``losses`` entry for workers of these degrees, which take GPUs in their order.
+
+        Raises FleetError when no worker has this GPU.
+        """
+        first = 0
+        for index, degree in enumerate(workers):
+            if first <= self.gpu < first + degree:
+                return {"worker": index, "at_s": self.at, "back_s": self.back}
+            first += degree
+        raise FleetError(f"--lose: there is no GPU {self.gpu}; workers have {first}")
+
+
+def parse_loss(text: str) -> GpuLoss:
+    """A loss written ``GPU@SECONDS`` or ``GPU@SECONDS:BACK``. Raises FleetError."""
+    gpu, at_sign, times = text.partition("@")
+    at, _, back = times.partition(":")
+    try:
+        loss = GpuLoss(int(gpu), float(at), float(back) if back else None)
+    except ValueError as error:
+        raise FleetError(f"--lose: {text!r} must read GPU@SECONDS or GPU@SECONDS:BACK") from error
+    if not at_sign or loss.gpu < 0 or loss.at < 0 or (loss.back is not None and loss.back <= loss.at):
+        raise FleetError(f"--lose: {text!r} must have GPU >= 0 and 0 <= SECONDS < BACK")
+    return loss
 
 
 def usual_degree(truth: dict[str, Any], context: int) -> int:
