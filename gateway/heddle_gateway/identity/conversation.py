@@ -5,14 +5,14 @@ kept of a conversation is bounded, whatever its length.
 """
 
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import Enum, StrEnum
 from typing import Final
 
 from heddle_core import HistoryUnit
 
 
-class TurnState(Enum):
-    """Where the attempt at a turn stands."""
+class TurnState(StrEnum):
+    """Where the attempt at a turn stands. (A StrEnum hashes in C; it is looked up often.)"""
 
     RUNNING = "running"
     DONE = "done"

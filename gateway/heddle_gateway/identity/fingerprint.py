@@ -58,6 +58,10 @@ def history_of(scan: Scan) -> History:
     return History(unit, length, scan.prefix_hash(length) or block, scan.head, block)
 
 
+# Shared by all look-ups that find nobody: matching changes nothing.
+_NOBODY: Final = Standing()
+
+
 def match(
     index: ConversationIndex, scan: Scan, scope: int, history: History, attempt: Attempt, received_at: float
 ) -> Match | None:
@@ -65,7 +69,7 @@ def match(
     if history.unit == "opaque":
         return None
     repeat = _Repeat(attempt, received_at)
-    same = index.at(scope, history) or Standing()
+    same = index.at(scope, history) or _NOBODY
     if attempt.is_repeat and (failed := _marked_failure(same)) is not None:
         return _repeat(failed, history)
     if history.unit != "messages":
@@ -85,7 +89,7 @@ def match(
     return _by_evidence(_Request(index, scan, scope, history, before), same)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Repeat:
     """What the SDK says of repeats, and when."""
 
