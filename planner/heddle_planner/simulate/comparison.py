@@ -2,26 +2,29 @@
 
 Every baseline runs at every single MP degree, and is reported at the usual one (`fleet.usual_degree`) and
 at its best, chosen by this very rollout: hindsight that only baselines get. Heddle chooses its workers
-beforehand, by rehearsing the solver's mix and each single degree on another draw of the workload.
+beforehand, by rehearsing each single degree and the solver's mix, with and without the solver's plan, on
+another draw of the workload.
 
 Invariant: all rows meet the same scripts, the same truth and, where they are told any, the same predictions.
 """
 
 import json
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from heddle_contracts.worker_profile import WorkerProfile
-from heddle_core import SimWorkload, simulate, solve
+from heddle_core import SimWorkload, simulate
 
 from heddle_planner.simulate.fleet import GpuLoss, single_degree, usual_degree
+from heddle_planner.simulate.planning import Cluster, Forecast, Solver
 from heddle_planner.simulate.policies import Cutting, PolicyRow
 from heddle_planner.simulate.scripts import Script, to_native
 
-PLANNED: Final = "planned"
+MIX: Final = "mix"
 """Name of the solver's workers beside those of single degrees."""
+WITH_PLAN: Final = " with plan"
+"""Suffix where the solver's partition is installed too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,30 +94,31 @@ class _Runner:
         self.native: SimWorkload = to_native(scripts)
         self.seed = seed
 
-    def spec(self, row: PolicyRow, workers: Sequence[int], *, timeline: bool = False) -> str:
+    def spec(self, row: PolicyRow, cluster: Cluster, *, timeline: bool = False) -> str:
         problem = self.problem
         return json.dumps(
             {
                 "truth": problem.truth,
-                "workers": list(workers),
+                "workers": list(cluster.degrees),
                 "policy": row.core_policy,
+                "plan": cluster.plan,
                 "prediction": problem.prediction if row.predicts else {"kind": "none"},
                 "seed": self.seed,
                 "timeline": timeline,
-                "losses": [loss.of_worker(workers) for loss in problem.losses],
+                "losses": [loss.of_worker(cluster.degrees) for loss in problem.losses],
                 **problem.conditions,
             }
         )
 
-    def run(self, row: PolicyRow, workers: Sequence[int], *, timeline: bool = False) -> dict[str, Any]:
-        report, _ = simulate(self.native, self.spec(row, workers, timeline=timeline))
+    def run(self, row: PolicyRow, cluster: Cluster, *, timeline: bool = False) -> dict[str, Any]:
+        report, _ = simulate(self.native, self.spec(row, cluster, timeline=timeline))
         parsed: dict[str, Any] = json.loads(report)
         return parsed
 
     def bound(self) -> tuple[float, float]:
         row = PolicyRow("bound", {})
         degree = self.problem.degrees[0]
-        return self.native.lower_bound(self.spec(row, [degree] * (self.problem.gpus // degree)))
+        return self.native.lower_bound(self.spec(row, Cluster(single_degree(self.problem.gpus, degree))))
 
 
 def compare(
@@ -136,17 +140,21 @@ def compare(
 
 
 def _outcome(problem: Problem, runner: _Runner, row: PolicyRow, timeline: bool) -> Outcome:
-    if row.cutting is Cutting.FIXED and row.degree is not None:
-        workers = single_degree(problem.gpus, row.degree)
-        report = runner.run(row, workers, timeline=timeline)
-        return Outcome(row, str(row.degree), report, {str(row.degree): report["makespan_s"]}, None)
-    singles = {str(degree): single_degree(problem.gpus, degree) for degree in problem.degrees}
-    if row.cutting is Cutting.PLANNED:
-        rehearsed = _rehearse(problem, row, {**singles, PLANNED: plan_workers(problem, runner)})
-        name = min(rehearsed, key=lambda name: (rehearsed[name], name))
-        workers = plan_workers(problem, runner) if name == PLANNED else singles[name]
-        return Outcome(row, name, runner.run(row, workers, timeline=timeline), rehearsed, None)
-    reports = {name: runner.run(row, workers, timeline=timeline) for name, workers in singles.items()}
+    if row.baseline:
+        return _in_hindsight(problem, runner, row, timeline)
+    rehearsal = _Runner(problem, problem.rehearsal, problem.seed + 1)
+    rehearsed = {
+        name: float(rehearsal.run(row, cluster)["makespan_s"])
+        for name, cluster in _candidates(rehearsal, row).items()
+    }
+    clusters = _candidates(runner, row)
+    name = min(clusters.keys() & rehearsed.keys(), key=lambda name: (rehearsed[name], name))
+    return Outcome(row, name, runner.run(row, clusters[name], timeline=timeline), rehearsed, None)
+
+
+def _in_hindsight(problem: Problem, runner: _Runner, row: PolicyRow, timeline: bool) -> Outcome:
+    clusters = {str(degree): Cluster(single_degree(problem.gpus, degree)) for degree in problem.degrees}
+    reports = {name: runner.run(row, cluster, timeline=timeline) for name, cluster in clusters.items()}
     spans = {name: float(report["makespan_s"]) for name, report in reports.items()}
     best = min(spans, key=lambda name: (spans[name], name))
     usual = str(usual_degree(dict(problem.truth), max(script.context for script in problem.scripts)))
@@ -156,51 +164,20 @@ def _outcome(problem: Problem, runner: _Runner, row: PolicyRow, timeline: bool) 
     return Outcome(row, best, reports[best], spans, at_usual)
 
 
-def _rehearse(problem: Problem, row: PolicyRow, candidates: Mapping[str, Sequence[int]]) -> dict[str, float]:
-    runner = _Runner(problem, problem.rehearsal, problem.seed + 1)
-    tried = {**candidates, PLANNED: plan_workers(problem, runner)}
-    return {name: float(runner.run(row, workers)["makespan_s"]) for name, workers in tried.items()}
-
-
-def plan_workers(problem: Problem, runner: _Runner) -> list[int]:
-    """The solver's mix of degrees for what is predicted at the start, highest degree first."""
+def _candidates(runner: _Runner, row: PolicyRow) -> dict[str, Cluster]:
+    """Clusters by name that a row of ours chooses among."""
+    problem = runner.problem
+    degrees = [row.degree] if row.cutting is Cutting.FIXED and row.degree is not None else problem.degrees
+    clusters = {str(degree): Cluster(single_degree(problem.gpus, degree)) for degree in degrees}
     estimates = runner.native.first_estimates(json.dumps(problem.prediction), runner.seed)
     if estimates is None:
-        return single_degree(problem.gpus, problem.degrees[0])
-    scripts = problem.rehearsal
-    output = sum(script.output for script in scripts)
-    plan = solve(
-        [mean for mean, _ in estimates],
-        sigmas=[mean * math.sqrt(math.expm1(sigma**2)) for mean, sigma in estimates],
-        gpus=problem.gpus,
-        degrees=problem.degrees,
-        profile_json=_solver_profile(problem),
-        solver="exact",
-        cost="simulated",
-        context_tokens=sum(script.prompt for script in scripts) / len(scripts),
-        cold_tokens=sum(script.prompt for script in scripts) / len(scripts),
-        input_per_output=sum(turn.input for script in scripts for turn in script.turns[1:]) / output,
-        tool_seconds_per_output=sum(script.tool_seconds for script in scripts) / output,
-    )
-    workers = sorted((worker["degree"] for worker in plan["workers"]), reverse=True)
-    # What the plan leaves idle is used all the same: a free worker takes from others' queues.
-    idle = problem.gpus - sum(workers)
-    for degree in sorted(problem.degrees, reverse=True):
-        while degree <= idle:
-            workers.append(degree)
-            idle -= degree
-    return sorted(workers, reverse=True)
-
-
-def _solver_profile(problem: Problem) -> str:
-    """The profile with the slots and KV tokens of this rollout."""
-    fields = problem.profile.model_dump(mode="json")
-    fields["degrees"] = {
-        degree: {
-            **fields["degrees"][degree],
-            "slots": truth["slots"],
-            "kv_tokens": truth["kv_tokens"],
-        }
-        for degree, truth in problem.truth.items()
-    }
-    return json.dumps(fields)
+        return clusters
+    forecast = Forecast(estimates, problem.rehearsal)
+    solver = Solver(problem.profile, problem.truth, problem.gpus)
+    for degree in degrees:
+        if planned := solver.fixed(forecast, single_degree(problem.gpus, degree)):
+            clusters[f"{degree}{WITH_PLAN}"] = planned
+    if row.cutting is Cutting.PLANNED and (mixed := solver.mixed(forecast)):
+        clusters[MIX] = Cluster(mixed.degrees)
+        clusters[f"{MIX}{WITH_PLAN}"] = mixed
+    return clusters

@@ -34,8 +34,7 @@ class Cutting(StrEnum):
     FIXED = "fixed_degree"
     """All workers at a given degree."""
     PLANNED = "planned"
-    """The solver's mix of degrees for the lengths predicted at the start, or the best single degree where the
-    rehearsal finds that better."""
+    """One degree or the solver's mix of them, whichever does best in rehearsal."""
 
 
 @dataclass(frozen=True, slots=True)
