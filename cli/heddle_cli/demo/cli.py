@@ -43,7 +43,7 @@ def demo(
     ] = 100,
     tp: Annotated[str, typer.Option(help="MP degrees of the emulated workers.")] = "4,2,1,1,1",
     slots: Annotated[int, typer.Option(min=1, help="Requests that each emulated worker runs at once.")] = 16,
-    speed: Annotated[float, typer.Option(help="Emulated seconds per real second.")] = 30.0,
+    speed: Annotated[float, typer.Option(help="Emulated seconds per real second.")] = 40.0,
     seed: Annotated[int, typer.Option(help="Which of the records take part.")] = 1,
     profile: Annotated[
         Path | None, typer.Option(help="Timing of the emulated workers; by default a 32B model on H200s.")
