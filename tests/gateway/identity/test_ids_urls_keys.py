@@ -1,7 +1,10 @@
 """Ids as they are written in paths, headers and keys."""
 
+import re
+
 import pytest
 from heddle_gateway.identity import InvalidId, TaggedPath, split_path, tenant_of
+from heddle_gateway.identity.book import time_ordered_id
 from heddle_gateway.identity.ids import kept_id
 from hypothesis import given
 from hypothesis import strategies as st
@@ -109,3 +112,13 @@ def test_keys_that_name_a_trajectory_are_of_one_tenant() -> None:
     assert tenant_of({}) == ""
     assert tenant_of({"authorization": "Bearer sk-heddle-1"}) == ""
     assert tenant_of({"x-api-key": "sk-sess-1"}) == ""
+
+
+def test_ids_of_untagged_trajectories_sort_by_age_and_differ_within_a_millisecond() -> None:
+    earlier = {time_ordered_id() for _ in range(2000)}
+    assert len(earlier) == 2000
+    made_at = max(earlier)[:17]
+    while (later := time_ordered_id())[:17] == made_at:
+        pass
+    assert later > max(earlier)
+    assert re.fullmatch(r"auto-[0-9a-f]{24}", later)
