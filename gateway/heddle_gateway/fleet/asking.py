@@ -1,12 +1,13 @@
 """Questions to one worker over the admin connection: bounded in time and size, no proxy, no redirect.
 
-This is not the byte path. One httpx client serves the whole fleet; its pool is apart from the one that
-carries steps, so a fleet full of long generations cannot starve the probes.
+This is not the byte path. One httpx client serves the whole fleet; its pools are apart from those that
+carry steps, so a fleet full of long generations cannot starve the probes.
 """
 
 import asyncio
 import json
 import ssl
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -23,20 +24,65 @@ MAX_ANSWER_BYTES = 8 * 1024 * 1024
 CONNECT_TIMEOUT_S = 5.0
 
 
-def new_admin_client(connections: int) -> httpx.AsyncClient:
-    """``connections``: enough for every worker at once, or hanging workers would starve the probes of
-    others.
-    """
+CONNECTIONS_EACH = 32
+"""To one server. Control calls may hang there; its probes must still get through."""
+UNUSED_POOL_S = 300.0
+"""Longer than any call lasts, so that what is dropped is not in use."""
+
+
+def new_admin_client() -> httpx.AsyncClient:
+    """Of the whole fleet. Close it."""
     return httpx.AsyncClient(
-        verify=_certificates(),
+        transport=PoolPerServer(),
         trust_env=False,
         follow_redirects=False,
-        # Servers close idle connections after 5 s (uvicorn's default): let go of ours before that.
-        limits=httpx.Limits(
-            max_connections=connections, max_keepalive_connections=connections, keepalive_expiry=2.0
-        ),
         headers={"accept-encoding": "identity", "user-agent": "heddle-gateway"},
     )
+
+
+class PoolPerServer(httpx.AsyncBaseTransport):
+    """A pool for each server, and no server waits for another one's connections.
+
+    At every request httpcore goes through all connections of a pool, and for each idle one through all of
+    them again: one pool for 500 workers kept the event loop busy for good.
+    """
+
+    def __init__(self) -> None:
+        self._pools: dict[tuple[str, str, int | None], httpx.AsyncHTTPTransport] = {}
+        self._used_at: dict[tuple[str, str, int | None], float] = {}
+        self._looked_at = time.monotonic()
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        url = request.url
+        server = (url.scheme, url.host, url.port)
+        self._used_at[server] = time.monotonic()
+        pool = self._pools.get(server)
+        if pool is None:
+            pool = self._pools[server] = httpx.AsyncHTTPTransport(
+                verify=_certificates(),
+                trust_env=False,
+                # Servers close idle connections after 5 s (uvicorn's default): let go of ours before that.
+                limits=httpx.Limits(max_connections=CONNECTIONS_EACH, keepalive_expiry=2.0),
+            )
+        await self._drop_unused()
+        return await pool.handle_async_request(request)
+
+    async def _drop_unused(self) -> None:
+        """Now and then: workers come and go under new addresses."""
+        now = time.monotonic()
+        if now - self._looked_at < UNUSED_POOL_S:
+            return
+        self._looked_at = now
+        for server in [server for server, at in self._used_at.items() if now - at > UNUSED_POOL_S]:
+            del self._used_at[server]
+            await self._pools.pop(server).aclose()
+
+    async def aclose(self) -> None:
+        pools = list(self._pools.values())
+        self._pools.clear()
+        self._used_at.clear()
+        for pool in pools:
+            await pool.aclose()
 
 
 @cache

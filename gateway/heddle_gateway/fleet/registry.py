@@ -48,7 +48,7 @@ class Fleet:
         self._tuning = tuning or FleetTuning()
         self._listener = listener
         self._live_steps = live_steps
-        self._client = client or new_admin_client(connections=4 * self._tuning.max_workers)
+        self._client = client or new_admin_client()
         self._supervisor = Supervisor(self._tuning.restart_backoff)
         self._workers: dict[int, Worker] = {}
         self._by_url: dict[str, Worker] = {}
