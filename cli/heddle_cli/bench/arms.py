@@ -65,7 +65,7 @@ def _peer(worker_url: str, folder: Path) -> ServerProcess:
 
 
 def _python() -> str:
-    """Version and how it was built: without profile-guided optimisation Python code takes a quarter longer."""
+    """Version and how it was built: without optimisation by profile, code takes a quarter longer."""
     optimised = "--enable-optimizations" in str(sysconfig.get_config_var("CONFIG_ARGS"))
     return sys.version.split()[0] + ("" if optimised else " (built without optimisation)")
 
