@@ -59,6 +59,12 @@ impl Core {
         if trajectory.finishing && tally.total() == 0 {
             fault("finished, without a live step, and still known".into());
         }
+        if trajectory.gap_timer != self.timers.at(Timer::Gap(id)) {
+            fault(format!(
+                "gap timer {:?} is not the armed one",
+                trajectory.gap_timer
+            ));
+        }
         let in_gap = tally.open() == 0;
         if in_gap != trajectory.gap_since.is_some() {
             fault(format!(

@@ -68,11 +68,14 @@ impl Core {
         };
         // The timer is left armed while steps run and looks again when it fires; only one that is too late is moved.
         let at = since.saturating_add(limit);
-        if self
-            .timers
-            .at(Timer::Gap(id))
-            .is_none_or(|armed| armed > at)
-        {
+        if trajectory.gap_timer.is_none_or(|armed| armed > at) {
+            self.arm_gap(id, at);
+        }
+    }
+
+    fn arm_gap(&mut self, id: TrajectoryId, at: Micros) {
+        if let Some(trajectory) = self.trajectories.get_mut(id) {
+            trajectory.gap_timer = Some(at);
             self.timers.arm(Timer::Gap(id), at);
         }
     }
@@ -89,10 +92,11 @@ impl Core {
 
     /// A trajectory's gap timer fired: it becomes dormant, expires, or is looked at again later.
     pub(crate) fn gap_expired(&mut self, id: TrajectoryId) {
-        let Some(trajectory) = self.trajectories.get(id) else {
+        let Some(trajectory) = self.trajectories.get_mut(id) else {
             return;
         };
-        let Some(since) = trajectory.gap_since else {
+        trajectory.gap_timer = None;
+        let (ranked, Some(since)) = (trajectory.ranked, trajectory.gap_since) else {
             return;
         };
         let expires = since.saturating_add(self.idle_ttl());
@@ -101,15 +105,15 @@ impl Core {
             return;
         }
         let dormant = since.saturating_add(self.first_gap_limit());
-        if trajectory.ranked && self.now < dormant {
-            self.timers.arm(Timer::Gap(id), dormant);
+        if ranked && self.now < dormant {
+            self.arm_gap(id, dormant);
             return;
         }
-        if trajectory.ranked {
+        if ranked {
             self.count_as_ended(id);
             self.unrank(id);
         }
-        self.timers.arm(Timer::Gap(id), expires);
+        self.arm_gap(id, expires);
     }
 
     /// Takes a trajectory for ended in the statistics of lengths. Taken back if it returns.

@@ -73,7 +73,13 @@ impl Core {
 
     /// Gives a held or new step to admission.
     pub(crate) fn admit(&mut self, id: StepId) {
-        self.timers.disarm(Timer::Hold(id));
+        if self
+            .steps
+            .get(id)
+            .is_some_and(|step| step.state != StepState::Arrived)
+        {
+            self.timers.disarm(Timer::Hold(id));
+        }
         if self.workers.alive() == 0 {
             self.no_worker(id);
             return;

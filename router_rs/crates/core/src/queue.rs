@@ -77,10 +77,14 @@ impl Core {
 
     /// Takes a held step out of whatever queue it is in.
     pub(crate) fn leave_queue(&mut self, id: StepId) {
-        self.timers.disarm(Timer::Hold(id));
         let Some(step) = self.steps.get_mut(id) else {
             return;
         };
+        // Only held steps have a timer; most were never held, and looking for one costs a cold line of memory.
+        if !StepState::HELD.contains(&step.state) {
+            return;
+        }
+        self.timers.disarm(Timer::Hold(id));
         let queued = Queued {
             key: step.key,
             step: id,

@@ -9,8 +9,9 @@
 
 use std::cmp::Ordering;
 
-/// Most entries in one block; a block that would grow past it is split in halves.
-const BLOCK: usize = 256;
+/// Most entries in one block; a block that would grow past it is split in halves. Half as many make splits, each of which
+/// sums all blocks anew, twice as frequent; twice as many make every update move twice the bytes.
+const BLOCK: usize = 128;
 
 /// One ranked id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -151,7 +152,36 @@ impl Ranking {
         if old == new {
             return self.contains(id, old);
         }
-        self.remove(id, old) && self.insert(id, new)
+        self.shift(Entry { weight: old, id }, Entry { weight: new, id })
+            .unwrap_or_else(|| self.remove(id, old) && self.insert(id, new))
+    }
+
+    /// Changes an entry that stays within its block, as most changes of progress do; `None` when it would leave it.
+    fn shift(&mut self, old: Entry, new: Entry) -> Option<bool> {
+        let at = self.block_of(old);
+        let block = self.blocks.get_mut(at)?;
+        if new < block[0] || new > block[block.len() - 1] {
+            return None;
+        }
+        let Ok(from) = block.binary_search(&old) else {
+            return Some(false);
+        };
+        let to = block.partition_point(|other| *other < new);
+        if to > from {
+            block[from..to].rotate_left(1);
+            block[to - 1] = new;
+        } else {
+            block[to..=from].rotate_right(1);
+            block[to] = new;
+        }
+        self.ends[at] = block[block.len() - 1];
+        self.all.weight = self.all.weight - old.weight + new.weight;
+        let mut i = at + 1;
+        while i < self.sums.len() {
+            self.sums[i].weight = self.sums[i].weight - old.weight + new.weight;
+            i += i & i.wrapping_neg();
+        }
+        Some(true)
     }
 
     /// True when this entry is ranked.

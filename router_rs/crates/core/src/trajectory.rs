@@ -155,6 +155,8 @@ pub struct Trajectory {
     pub committed: u64,
     /// Since when it has had no live step.
     pub gap_since: Option<Micros>,
+    /// When its gap timer fires, if it is armed; kept here because it is looked at in every gap.
+    pub gap_timer: Option<Micros>,
     /// Length with which it went into the statistics of ended trajectories, when it was taken for ended.
     pub counted_as: Option<u64>,
     /// To be forgotten when its last live step has ended.
@@ -182,6 +184,7 @@ impl Trajectory {
             ranked: false,
             committed: 0,
             gap_since: None,
+            gap_timer: None,
             counted_as: None,
             finishing: false,
         }

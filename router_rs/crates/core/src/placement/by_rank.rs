@@ -165,11 +165,16 @@ fn first_home(scene: &Scene<'_>, ask: &Ask<'_>) -> Choice {
 
 fn stay_or_move(scene: &Scene<'_>, ask: &Ask<'_>, home: &Worker) -> Choice {
     let stay = Choice::new(home, "home");
+    let departure = Move::new(scene, ask, home);
+    let worth = WORTH * departure.stays_us;
+    // One of many: nobody would notice that it is gone.
+    if scene.plan.is_none() && departure.most_us() <= worth {
+        return stay;
+    }
     let target = rank_target(scene, ask).map_or(home.id, |worker| worker.id);
     if target == home.id {
         return stay;
     }
-    let departure = Move::new(scene, ask, home);
     let can_take = |w: &Worker| w.has_free_slot(0) && w.has_room(ask.footprint, &scene.kv);
     if scene.plan.is_some() {
         // The planner rehearsed its partition: only its own target counts, and a gain of the trajectory alone is enough.
@@ -187,10 +192,10 @@ fn stay_or_move(scene: &Scene<'_>, ask: &Ask<'_>, home: &Worker) -> Choice {
     let mut best: Option<(f64, &Worker)> = None;
     for worker in scene.candidates() {
         let cost = move_cost_us(scene, ask, worker);
-        if worker.id == home.id || departure.most_us() <= cost || !can_take(worker) {
+        if worker.id == home.id || departure.most_us() <= cost + worth || !can_take(worker) {
             continue;
         }
-        let net = departure.gain_us(worker) - cost - WORTH * departure.stays_us;
+        let net = departure.gain_us(worker) - cost - worth;
         let preferred = if worker.id == target {
             net * AS_GOOD
         } else {
