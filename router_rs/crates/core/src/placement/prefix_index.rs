@@ -18,10 +18,43 @@ struct Holder {
     children: u32,
 }
 
+/// Most prefixes are seen by one worker: the first holder lies in the node, a list is made only for more.
 #[derive(Debug)]
 struct Node {
     parent: Option<u64>,
-    holders: Vec<Holder>,
+    first: Holder,
+    more: Vec<Holder>,
+}
+
+impl Node {
+    fn holders(&self) -> impl Iterator<Item = &Holder> {
+        std::iter::once(&self.first).chain(&self.more)
+    }
+
+    fn holder_mut(&mut self, worker: WorkerId) -> Option<&mut Holder> {
+        std::iter::once(&mut self.first)
+            .chain(&mut self.more)
+            .find(|holder| holder.worker == worker)
+    }
+
+    fn is_held_by(&self, worker: WorkerId) -> bool {
+        self.holders().any(|holder| holder.worker == worker)
+    }
+
+    /// Takes the worker's hold away; false when that was the last one.
+    fn release(&mut self, worker: WorkerId) -> bool {
+        if self.first.worker != worker {
+            self.more.retain(|holder| holder.worker != worker);
+            return true;
+        }
+        match self.more.pop() {
+            Some(holder) => {
+                self.first = holder;
+                true
+            }
+            None => false,
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -61,8 +94,7 @@ impl PrefixIndex {
                 continue;
             };
             let mut holders: Vec<WorkerId> = node
-                .holders
-                .iter()
+                .holders()
                 .map(|holder| holder.worker)
                 .filter(|id| {
                     self.parts
@@ -103,9 +135,7 @@ impl PrefixIndex {
             ..Part::default()
         });
         let held = |nodes: &IdMap<u64, Node>, hash: u64| {
-            nodes
-                .get(hash)
-                .is_some_and(|node| node.holders.iter().any(|h| h.worker == worker))
+            nodes.get(hash).is_some_and(|node| node.is_held_by(worker))
         };
         let known = chain
             .iter()
@@ -131,14 +161,15 @@ impl PrefixIndex {
                 break;
             }
             match self.nodes.get_mut(hash) {
-                Some(node) if node.parent == tip => node.holders.push(holder),
+                Some(node) if node.parent == tip => node.more.push(holder),
                 Some(_) => break,
                 None => {
                     self.nodes.insert(
                         hash,
                         Node {
                             parent: tip,
-                            holders: vec![holder],
+                            first: holder,
+                            more: Vec::new(),
                         },
                     );
                 }
@@ -183,10 +214,7 @@ impl PrefixIndex {
             let Some(node) = self.nodes.get(hash) else {
                 continue;
             };
-            if node.holders.is_empty() {
-                faults.push(format!("prefix {hash} has no holder"));
-            }
-            for holder in &node.holders {
+            for holder in node.holders() {
                 let (nodes, leaves) = counted.entry(holder.worker).or_default();
                 *nodes += 1;
                 *leaves += usize::from(holder.children == 0);
@@ -194,7 +222,7 @@ impl PrefixIndex {
                     && !self
                         .nodes
                         .get(parent)
-                        .is_some_and(|p| p.holders.iter().any(|h| h.worker == holder.worker))
+                        .is_some_and(|p| p.is_held_by(holder.worker))
                 {
                     faults.push(format!(
                         "worker {} holds prefix {hash} without its parent",
@@ -217,11 +245,7 @@ impl PrefixIndex {
 }
 
 fn holder_mut(nodes: &mut IdMap<u64, Node>, hash: u64, worker: WorkerId) -> Option<&mut Holder> {
-    nodes
-        .get_mut(hash)?
-        .holders
-        .iter_mut()
-        .find(|holder| holder.worker == worker)
+    nodes.get_mut(hash)?.holder_mut(worker)
 }
 
 /// Takes `leaf` from the worker; its parent may become a leaf.
@@ -229,10 +253,10 @@ fn evict(nodes: &mut IdMap<u64, Node>, part: &mut Part, worker: WorkerId, leaf: 
     let Some(node) = nodes.get_mut(leaf) else {
         return;
     };
-    node.holders.retain(|holder| holder.worker != worker);
+    let still_held = node.release(worker);
     let parent = node.parent;
     part.nodes -= 1;
-    if node.holders.is_empty() {
+    if !still_held {
         nodes.remove(leaf);
     }
     let Some(parent) = parent else { return };
