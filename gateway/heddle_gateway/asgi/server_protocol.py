@@ -1,4 +1,4 @@
-"""uvicorn's HTTP protocol with four additions that a step would otherwise pay for.
+"""uvicorn's HTTP protocol with five additions that a step would otherwise pay for.
 
 * A hang-up calls back. Plain ASGI tells it to a pending ``receive`` only, which costs every step a task;
   ``scope["heddle.hang_ups"]`` is a HangUps, which calls when the line is cut. For that the line is read
@@ -6,13 +6,16 @@
 * What is written in one turn of the event loop goes out in one system call: uvicorn writes the headers of an
   answer and its body apart.
 * A request whose headers never end is cut off.
+* A request that asks for another protocol as well is served as it stands, with its body.
 
 Invariant: to an application that knows nothing of it, this is uvicorn's protocol.
 """
 
 import asyncio
+import sys
 from typing import Any, Final, cast
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from heddle_gateway.asgi.interrupts import HangUps
@@ -41,6 +44,7 @@ class GatewayProtocol(HttpToolsProtocol):
         self.hang_ups.cut()
 
     def data_received(self, data: bytes) -> None:
+        self._received = data
         super().data_received(data)
         if self._in_headers:
             # At most one read too many is counted: that in which the message began.
@@ -56,8 +60,24 @@ class GatewayProtocol(HttpToolsProtocol):
         self._read_on()
 
     def on_message_complete(self) -> None:
-        super().on_message_complete()
+        if not self.parser.should_upgrade():
+            super().on_message_complete()
         self._read_on()
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """Java's HTTP client asks for HTTP/2 (h2c) along with each request. An upgrade may be ignored (RFC
+        9110, 7.8), but the parser stops behind the headers: another one reads the body, and the connection
+        ends with it.
+        """
+        stopped = sys.exception()
+        assert isinstance(stopped, httptools.HttpParserUpgrade)
+        self.cycle.keep_alive = False
+        self.parser = httptools.HttpRequestParser(_BodyOnly(self))
+        head = [b"POST / HTTP/1.1\r\n"]
+        for name, value in self.headers:
+            if name in (b"content-length", b"transfer-encoding"):
+                head += (name, b": ", value, b"\r\n")
+        super().data_received(b"".join((*head, b"\r\n", self._received[stopped.args[0] :])))
 
     def _read_on(self) -> None:
         """A line that is not read does not tell that it was cut. What waits in it stays bounded: by the
@@ -70,6 +90,14 @@ class GatewayProtocol(HttpToolsProtocol):
         self._in_headers = True
         super().on_message_begin()
         cast(dict[str, Any], self.scope)["heddle.hang_ups"] = self.hang_ups
+
+
+class _BodyOnly:
+    """What a parser tells of one more message: its body, not its head."""
+
+    def __init__(self, protocol: GatewayProtocol) -> None:
+        self.on_body = protocol.on_body
+        self.on_message_complete = protocol.on_message_complete
 
 
 class JoinedWrites:

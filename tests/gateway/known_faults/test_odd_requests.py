@@ -1,5 +1,6 @@
 """Requests that no SDK sends. Whatever comes in is answered below 500, and leaves no step behind."""
 
+import asyncio
 import gzip
 import json
 from typing import Any
@@ -126,3 +127,29 @@ async def test_of_a_field_that_stands_twice_the_worker_gets_one_of_ours(
     assert len(rids) == 1
     assert len(rids[0]) == 32
     assert [name for name, _ in sent].count("priority") == 1
+
+
+@pytest.mark.parametrize("pieces", [1, 3])
+async def test_a_request_that_asks_for_http_2_as_well_keeps_its_body(
+    gateway: Any, worker: Any, connect: Any, make_request: Any, pieces: int
+) -> None:
+    """Java's HTTP client does so with every request, and sends the body right behind."""
+    asks = ("connection: Upgrade, HTTP2-Settings", "upgrade: h2c", "http2-settings: AAMAAABkAAQCAAAAAAIAAAAA")
+    data = make_request(BODY, headers=asks)
+    client = await connect(gateway.url)
+    size = len(data) // pieces + 1
+    for at in range(0, len(data), size):
+        await client.send(data[at : at + size])
+        await asyncio.sleep(0)
+    status, headers, _ = await client.answer()
+    assert (status, headers["connection"]) == (200, "close")
+    assert worker.received[0].json()["messages"] == json.loads(BODY)["messages"]
+
+
+async def test_an_upgrade_without_a_body_is_answered_as_if_it_had_not_asked(
+    gateway: Any, connect: Any, make_request: Any
+) -> None:
+    client = await connect(gateway.url)
+    asks = ("connection: Upgrade", "upgrade: h2c")
+    await client.send(make_request(b"", "/health", method="GET", headers=asks))
+    assert (await client.answer())[0] == 200

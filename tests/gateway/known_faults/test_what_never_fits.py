@@ -1,4 +1,4 @@
-"""A prompt that no worker can hold goes out at once for the engine to refuse in its own words; nobody waits."""
+"""A prompt that no worker can hold goes out at once for the engine to refuse by itself; nobody waits."""
 
 import asyncio
 from typing import Any
