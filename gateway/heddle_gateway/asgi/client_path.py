@@ -1,14 +1,18 @@
-"""Takes identity prefixes and a trailing slash off a path, in place.
+"""Takes identity prefixes and needless slashes off a path, in place.
 
 ``/t/{id}/v1/chat/completions/`` is served as ``/v1/chat/completions``; a redirect would lose the body or the
-key in many clients.
+key in many clients. A base_url that ends in a slash makes ``//v1/chat/completions`` in some.
 
 Invariant: only what agents call can stand behind a prefix, so no prefix reaches an operators' route.
 """
 
+import re
 from collections.abc import Callable
+from typing import Final
 
 from heddle_gateway.asgi.access import AGENT_PATHS, is_agents_path
+
+_SLASHES: Final = re.compile("/{2,}")
 
 
 def route_path(path: str, rest_of: Callable[[str], str]) -> str:
@@ -17,7 +21,7 @@ def route_path(path: str, rest_of: Callable[[str], str]) -> str:
     """
     if path in AGENT_PATHS:
         return path
-    path = path.rstrip("/") or "/"
+    path = _SLASHES.sub("/", path).rstrip("/") or "/"
     if path in AGENT_PATHS:
         return path
     rest = rest_of(path)

@@ -53,7 +53,8 @@ class WorkerPool:
 
     @property
     def idle(self) -> int:
-        return len(self._idle)
+        """Of those the worker has not closed meanwhile."""
+        return sum(connection.state is ConnectionState.IDLE for connection in self._idle)
 
     @property
     def busy(self) -> int:
