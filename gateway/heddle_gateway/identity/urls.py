@@ -61,7 +61,9 @@ def split_path(path: str) -> TaggedPath:
             continue
         found = match.groupdict()
         attempt = found.get("attempt")
-        trajectory_id = found["id"] if attempt is None else f"{found['id']}/{attempt}"
+        # A base_url that ends in a slash doubles the one behind the id.
+        named = found["id"].rstrip("/")
+        trajectory_id = named if attempt is None else f"{named}/{attempt}"
         rest = found["rest"]
         if not rest.startswith("/v1") and rest != "/generate":
             rest = f"/v1{rest}"

@@ -26,6 +26,7 @@ CHAT = "/v1/chat/completions"
         (f"/t/a/b/c{CHAT}", TaggedPath(CHAT, "url", "a/b/c")),
         ("/t/run-1", TaggedPath("/t/run-1")),
         (f"/sessions/harbor/hello-world:0{CHAT}", TaggedPath(CHAT, "url-sessions", "harbor/hello-world:0")),
+        (f"/t/x/{CHAT}", TaggedPath(CHAT, "url", "x")),
         ("/sessions/s1", TaggedPath("/sessions/s1")),
         (
             f"/proxy/rollout/r1/attempt/a2/mode/train/openai{CHAT}",
