@@ -25,6 +25,11 @@ log = logging.getLogger(__name__)
 KEEP_ALIVE_S: Final = 75
 # Connections that wait to be accepted: a rollout starts all its agents at once.
 BACKLOG: Final = 4096
+# A client whose host vanished without a word would keep its step, held or silent, for ever: nothing is
+# written to it that could fail. TCP asks after this many seconds, this often.
+TCP_KEEPALIVE_IDLE_S: Final = 60
+TCP_KEEPALIVE_INTERVAL_S: Final = 15
+TCP_KEEPALIVE_PROBES: Final = 4
 
 
 class JsonLines(logging.Formatter):
@@ -82,7 +87,7 @@ def serve(settings: Settings) -> int:
     """Until SIGTERM or SIGINT. Returns the exit code: 0 after a clean end, 1 when it could not start."""
     configure_logging()
     try:
-        listening = _listen(settings.host, settings.port)
+        listening = listen(settings.host, settings.port)
     except OSError as error:
         log.error("cannot listen on %s:%d: %s", settings.host, settings.port, error)
         return 1
@@ -114,11 +119,17 @@ def serve(settings: Settings) -> int:
     return 0 if server.started else 1
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int) -> socket.socket:
     """Bound before anything starts, so that a taken port is said at once and port 0 is known."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    # Accepted connections take these over.
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if hasattr(socket, "TCP_KEEPIDLE"):  # Linux; elsewhere the system's own intervals serve
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, TCP_KEEPALIVE_IDLE_S)
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, TCP_KEEPALIVE_INTERVAL_S)
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, TCP_KEEPALIVE_PROBES)
     try:
         listening.bind((host, port))
         listening.listen(BACKLOG)

@@ -1,8 +1,9 @@
 """Two ends that close an idle connection at the same moment lose a request; so each end has its turn."""
 
+import socket
 from typing import Any
 
-from heddle_gateway.serving import KEEP_ALIVE_S
+from heddle_gateway.serving import KEEP_ALIVE_S, TCP_KEEPALIVE_IDLE_S, listen
 from heddle_gateway.settings import load_settings
 
 # uvicorn's own, which SGLang and vLLM run on.
@@ -22,3 +23,11 @@ async def test_an_idle_connection_is_used_again_by_the_next_step(gateway: Any, w
         assert (await gateway.chat(f"task {number}")).status_code == 200
     # Probes keep a connection of their own.
     assert worker.accepted - before <= 2
+
+
+def test_tcp_looks_after_clients_whose_host_may_have_vanished() -> None:
+    with listen("127.0.0.1", 0) as listening, socket.create_connection(listening.getsockname()):
+        accepted, _ = listening.accept()
+        with accepted:
+            assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == TCP_KEEPALIVE_IDLE_S
