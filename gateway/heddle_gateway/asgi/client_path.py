@@ -21,8 +21,11 @@ def route_path(path: str, rest_of: Callable[[str], str]) -> str:
     """
     if path in AGENT_PATHS:
         return path
-    path = _SLASHES.sub("/", path).rstrip("/") or "/"
-    if path in AGENT_PATHS:
-        return path
-    rest = rest_of(path)
-    return rest if is_agents_path(rest) else path
+    tidy = _SLASHES.sub("/", path).rstrip("/") or "/"
+    if tidy in AGENT_PATHS:
+        return tidy
+    rest = rest_of(tidy)
+    if is_agents_path(rest):
+        return rest
+    # An operator's path may end in a trajectory id, where doubled slashes mean something.
+    return path.rstrip("/") or "/"
