@@ -1,6 +1,6 @@
 """Moving a trajectory's KV between workers: what shims, gateway and operators say to each other.
 
-The gateway asks the source's shim (``POST /shim/v1/migrations``); the source's shim pushes pages to the target's
+The gateway asks the source's shim (``POST /shim/v1/migrations``); that shim pushes pages to the target's
 shim. Times are seconds and always relative: two hosts need not agree on the time of day. A page hash is
 SGLang's: SHA-256 over the hash before it and the page's token ids, as 64 hex digits, so it names the whole
 prefix that ends with the page.

@@ -1,0 +1,72 @@
+"""Page stores in shared memory, and namespaces with small pages."""
+
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from heddle_contracts.kv import KvLayout, KvNamespace
+from heddle_shim.transfer.page_store import PageStore
+
+MakeStore = Callable[..., PageStore]
+MakeNamespace = Callable[..., KvNamespace]
+HashChain = Callable[..., list[str]]
+
+
+@pytest.fixture
+def shared_memory() -> Iterator[Path]:
+    """A directory of shared memory that is gone after the test."""
+    parent = "/dev/shm" if os.path.isdir("/dev/shm") else None
+    path = Path(tempfile.mkdtemp(prefix="heddle-test-", dir=parent))
+    yield path
+    shutil.rmtree(path, ignore_errors=True)
+
+
+@pytest.fixture
+def make_store(shared_memory: Path) -> Iterator[MakeStore]:
+    """Creates stores; all are closed and removed."""
+    made: list[PageStore] = []
+
+    def make(budget: int = 1 << 20, name: str = "store") -> PageStore:
+        made.append(PageStore.create(shared_memory / name, budget))
+        return made[-1]
+
+    yield make
+    for store in made:
+        store.close(remove=True)
+
+
+@pytest.fixture
+def make_namespace() -> MakeNamespace:
+    """A namespace of small pages; keywords override its layout."""
+
+    def make(model: str = "tiny", weights: str = "default", **layout: Any) -> KvNamespace:
+        shape = {
+            "dtype": "float32",
+            "item_bytes": 4,
+            "page_size": 4,
+            "layers": 2,
+            "kv_heads": 4,
+            "head_dim": 8,
+        }
+        return KvNamespace(model=model, weight_version=weights, layout=KvLayout(**{**shape, **layout}))
+
+    return make
+
+
+@pytest.fixture
+def hash_chain() -> HashChain:
+    """Page hashes of a made-up history."""
+
+    def chain(count: int, seed: str = "") -> list[str]:
+        hashes, last = [], seed
+        for index in range(count):
+            last = hashlib.sha256(f"{last}/{index}".encode()).hexdigest()
+            hashes.append(last)
+        return hashes
+
+    return chain

@@ -1,0 +1,134 @@
+"""The pages of one model, weight version and layout in a page store."""
+
+import os
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from heddle_contracts.kv import KvNamespace
+
+from heddle_shim.transfer.page_file import (
+    PageBroken,
+    PageBytes,
+    file_size,
+    read_page,
+    read_page_into,
+    write_page,
+)
+
+if TYPE_CHECKING:
+    from heddle_shim.transfer.page_store import PageStore, Promise
+
+
+class PageShelf:
+    """Pages are named by hash and TP rank. A hash names its tokens and all before them, so a page that is
+    there is never written again.
+    """
+
+    def __init__(self, store: "PageStore", namespace: KvNamespace, directory: Path) -> None:
+        self.namespace: Final = namespace
+        self._store = store
+        self._directory = str(directory)
+
+    def put(self, page_hash: str, rank: int, data: PageBytes, promise: "Promise | None" = None) -> bool:
+        """Stores one rank's part of a page; False, and nothing stored, without room. Space of ``promise`` is
+        used first.
+        """
+        path = self._path(page_hash, rank)
+        if os.path.exists(path):
+            return True
+        with self._store.locked():
+            staged = self._store.stage(file_size(memoryview(data).nbytes), promise=promise)
+        if staged is None:
+            return False
+        fd, staging = staged
+        try:
+            write_page(fd, data)
+            # The kernel's own time stamps are too coarse to order pages that are written together.
+            now = time.time_ns()
+            os.utime(fd, ns=(now, now))
+            os.rename(staging, path)
+        except OSError:
+            # Shared memory that others filled. The claim is too high until the next eviction counts anew.
+            os.unlink(staging)
+            return False
+        finally:
+            os.close(fd)
+        return True
+
+    def get(self, page_hash: str, rank: int) -> bytearray | None:
+        """One rank's part of a page; None if it is not there. A broken page is removed and not there."""
+        fd = self._open(page_hash, rank)
+        if fd is None:
+            return None
+        try:
+            return read_page(fd)
+        except PageBroken:
+            self._remove(page_hash, rank)
+            return None
+        finally:
+            os.close(fd)
+
+    def read_into(self, page_hash: str, rank: int, buffer: PageBytes) -> bool:
+        """Fills ``buffer``, whose length must be the page's; False if the page is not there, is broken (it is
+        removed) or has another length. The buffer may then have been written to.
+        """
+        fd = self._open(page_hash, rank)
+        if fd is None:
+            return False
+        try:
+            read_page_into(fd, buffer)
+        except PageBroken:
+            self._remove(page_hash, rank)
+            return False
+        else:
+            return True
+        finally:
+            os.close(fd)
+
+    def has(self, page_hash: str, rank: int) -> bool:
+        """Whether one rank's part of a page is there."""
+        return os.path.exists(self._path(page_hash, rank))
+
+    def prefix(self, hashes: Iterable[str], ranks: Sequence[int]) -> int:
+        """How many pages from the first on are there for all of these ranks, without a hole."""
+        count = 0
+        for page_hash in hashes:
+            if not all(self.has(page_hash, rank) for rank in ranks):
+                break
+            count += 1
+        return count
+
+    def touch(self, hashes: Sequence[str], ranks: Sequence[int]) -> None:
+        """Marks a prefix as used now, its end as a little older: eviction then takes prefixes from the end,
+        where the loss is smallest.
+        """
+        now = time.time_ns()
+        for index, page_hash in enumerate(hashes):
+            for rank in ranks:
+                try:
+                    os.utime(self._path(page_hash, rank), ns=(now - index, now - index))
+                except FileNotFoundError:
+                    continue
+
+    def remove(self, hashes: Iterable[str], ranks: Sequence[int]) -> int:
+        """Removes pages; returns how many had a part here."""
+        gone = [[self._remove(page_hash, rank) for rank in ranks] for page_hash in hashes]
+        return sum(any(parts) for parts in gone)
+
+    def _remove(self, page_hash: str, rank: int) -> bool:
+        try:
+            os.unlink(self._path(page_hash, rank))
+        except FileNotFoundError:
+            return False
+        return True
+
+    def _open(self, page_hash: str, rank: int) -> int | None:
+        try:
+            return os.open(self._path(page_hash, rank), os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None
+
+    def _path(self, page_hash: str, rank: int) -> str:
+        return f"{self._directory}/{page_hash}.{rank}"
