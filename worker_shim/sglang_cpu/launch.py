@@ -1,0 +1,67 @@
+"""A real SGLang server on a CPU that has neither CUDA nor AMX: ``python launch.py --model-path DIR ...``
+
+Takes every option of ``python -m sglang.launch_server``. It stays a file that is run by path: SGLang starts
+its scheduler and detokenizer with multiprocessing's spawn, which runs this file's top level again in each.
+
+What it bridges, and why. Nothing of SGLang's scheduler, cache, sampler, model or HTTP code is replaced.
+
+1. sgl_kernel: there is no CPU build on PyPI. SGLang 0.5.16 and later import names from it at module level
+   (speculative decoding, page moves) that a plain server never calls. They can be imported; a call raises.
+2. HiCache with ``--hicache-io-backend direct``: the copy between device and host pool,
+   sgl_kernel.kvcacheio.transfer_kv_direct, is done by torch indexing, and host memory is not pinned.
+"""
+
+import os
+import sys
+import types
+from typing import Any
+
+os.environ.setdefault("SGLANG_USE_CPU_ENGINE", "1")
+# OpenMP's spinning stalls decode when another process wants the core.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import torch
+
+
+def _kernel_name(name: str) -> Any:
+    if name.startswith("__"):
+        raise AttributeError(name)
+
+    def missing(*args: object, **kwargs: object) -> None:
+        raise NotImplementedError(f"sgl_kernel.{name} has no build for this CPU")
+
+    return missing
+
+
+_kernels = types.ModuleType("sgl_kernel")
+_kernels.__getattr__ = _kernel_name  # type: ignore[method-assign]
+sys.modules["sgl_kernel"] = _kernels
+
+
+def _bridge_hicache() -> None:
+    from sglang.srt.mem_cache.pool_host import common, mha
+
+    def transfer_kv_direct(
+        src_layers: list[torch.Tensor],
+        dst_layers: list[torch.Tensor],
+        src_indices: torch.Tensor,
+        dst_indices: torch.Tensor,
+        page_size: int,
+    ) -> None:
+        source, target = src_indices.to("cpu", torch.long), dst_indices.to("cpu", torch.long)
+        for src, dst in zip(src_layers, dst_layers, strict=True):
+            dst[target] = src[source]
+
+    common.ALLOC_MEMORY_FUNCS["cpu"] = common.alloc_with_pin_memory
+    mha.MHATokenToKVPoolHost.pin_memory = property(lambda self: False, lambda self, value: None)
+    mha.transfer_kv_direct = transfer_kv_direct
+
+
+if __name__ == "__mp_main__" and "--enable-hierarchical-cache" in sys.argv:
+    _bridge_hicache()
+
+if __name__ == "__main__":
+    import runpy
+
+    runpy.run_module("sglang.launch_server", run_name="__main__")
