@@ -53,6 +53,7 @@ test-rust: ## Unit and property tests of the Rust crates
 
 .PHONY: test-python
 test-python: install bench-tools ## Python tests over real sockets
+	.ci/services
 	$(BIN)/pytest -q -m "not services and not system and not real_sglang and not gpu"
 	$(BIN)/pytest -q -m "services or system"
 

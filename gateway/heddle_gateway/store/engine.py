@@ -19,6 +19,9 @@ STORE_FAULTS = (exc.SQLAlchemyError, OSError, TimeoutError, ValueError, Overflow
 # The database is there and will not take these values, now or later.
 _REFUSALS = (exc.DataError, exc.IntegrityError, exc.ProgrammingError, ValueError, OverflowError)
 # The database is away, locked, full or damaged: the same write may succeed later.
+# asyncpg's errors all come as DBAPIError; the SQLSTATE's class tells: data exception, integrity, syntax or
+# access rule (PostgreSQL, appendix A).
+_REFUSING_CLASSES = ("22", "23", "42")
 _OUTAGES = (exc.DBAPIError, exc.DisconnectionError, exc.TimeoutError, OSError, TimeoutError)
 
 
@@ -90,6 +93,9 @@ def open_engine(location: str) -> AsyncEngine:
 
 def is_refusal(fault: Exception) -> bool:
     """Whether a fault lies in the values, so that trying again cannot help."""
+    state = getattr(getattr(fault, "orig", None), "sqlstate", None)
+    if isinstance(state, str) and state.startswith(_REFUSING_CLASSES):
+        return True
     return isinstance(fault, _REFUSALS) or not isinstance(fault, (*_OUTAGES, StoreError))
 
 

@@ -16,7 +16,7 @@ from heddle_gateway.store.tables import metadata, steps, trajectories
 from heddle_gateway.telemetry.spill import EndedTrajectory
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import select
+from sqlalchemy import inspect, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 
@@ -48,10 +48,26 @@ def end(
 
 
 @pytest.fixture
-async def engine(tmp_path: Path) -> AsyncIterator[AsyncEngine]:
+async def sqlite_engine(tmp_path: Path) -> AsyncIterator[AsyncEngine]:
     engine = open_engine(str(tmp_path / "made" / "history.db"))
     yield engine
     await engine.dispose()
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.services)])
+async def engine(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[AsyncEngine]:
+    """What holds on one database holds on the other."""
+    location = str(tmp_path / "history.db")
+    if request.param == "postgresql":
+        location = request.getfixturevalue("postgresql").new_database()
+    engine = open_engine(location)
+    yield engine
+    await engine.dispose()
+
+
+async def tables_of(engine: AsyncEngine) -> set[str]:
+    async with engine.connect() as connection:
+        return set(await connection.run_sync(lambda sync: inspect(sync).get_table_names()))
 
 
 async def listed(engine: AsyncEngine, **wanted: object) -> list[str]:
@@ -81,9 +97,7 @@ async def test_the_check_of_differences_sees_one(engine: AsyncEngine) -> None:
 async def test_migrations_undo_themselves_and_come_again(engine: AsyncEngine) -> None:
     await schema.upgrade(engine)
     await schema.downgrade(engine, "base")
-    async with engine.connect() as connection:
-        left = (await connection.exec_driver_sql("SELECT name FROM sqlite_master")).scalars().all()
-    assert not set(left) & set(metadata.tables)
+    assert not await tables_of(engine) & set(metadata.tables)
     await schema.upgrade(engine)
     assert await schema.differences(engine) == []
 
@@ -93,9 +107,8 @@ async def test_a_migration_that_fails_leaves_nothing_behind(engine: AsyncEngine)
         await connection.exec_driver_sql("CREATE TABLE steps (in_the_way INTEGER)")
     with pytest.raises(StoreError, match="already exists"):
         await schema.upgrade(engine)
+    assert await tables_of(engine) & {"trajectories", "alembic_version"} == set()
     async with engine.begin() as connection:
-        left = (await connection.exec_driver_sql("SELECT name FROM sqlite_master")).scalars().all()
-        assert set(left) & {"trajectories", "alembic_version"} == set()
         await connection.exec_driver_sql("DROP TABLE steps")
     await schema.upgrade(engine)
     assert await schema.differences(engine) == []
@@ -294,7 +307,10 @@ async def test_values_that_do_not_fit_are_refused_and_nothing_of_the_batch_stays
     assert await listed(engine) == ["later"]
 
 
-async def test_a_locked_database_is_unavailable_and_then_not(engine: AsyncEngine, tmp_path: Path) -> None:
+async def test_a_locked_database_is_unavailable_and_then_not(
+    sqlite_engine: AsyncEngine, tmp_path: Path
+) -> None:
+    engine = sqlite_engine
     writer = StepWriter(engine)
     await writer.write([step()], [])
     other = sqlite3.connect(tmp_path / "made" / "history.db", isolation_level=None)
