@@ -81,9 +81,13 @@ class KvLayout(_Contract):
         return max(1, self.kv_heads // self.tp_size)
 
     @property
-    def distinct_ranks(self) -> int:
-        """Ranks whose pages differ; the others hold copies."""
+    def parts(self) -> int:
+        """Parts a page is stored and moved in: ranks whose pages differ. Other ranks hold copies."""
         return 1 if self.attention is Attention.MLA else min(self.tp_size, self.kv_heads)
+
+    def part_of(self, tp_rank: int) -> int:
+        """Which part of a page a rank holds."""
+        return tp_rank * self.parts // self.tp_size
 
     @property
     def rank_page_bytes(self) -> int:
@@ -94,7 +98,7 @@ class KvLayout(_Contract):
     @property
     def page_bytes(self) -> int:
         """Bytes of a page that must be moved: every head once."""
-        return self.rank_page_bytes * self.distinct_ranks
+        return self.rank_page_bytes * self.parts
 
     def mismatch(self, other: "KvLayout") -> str | None:
         """The first field in which no re-sharding can make two layouts fit, with both values."""

@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 
 
 class PageShelf:
-    """Pages are named by hash and TP rank. A hash names its tokens and all before them, so a page that is
-    there is never written again.
+    """Pages are named by hash and part: what one TP rank holds of a page (``KvLayout.part_of``).
+
+    A hash names its tokens and all before them, so a page that is there is never written again.
     """
 
     def __init__(self, store: "PageStore", namespace: KvNamespace, directory: Path) -> None:
@@ -31,11 +32,11 @@ class PageShelf:
         self._store = store
         self._directory = str(directory)
 
-    def put(self, page_hash: str, rank: int, data: PageBytes, promise: "Promise | None" = None) -> bool:
-        """Stores one rank's part of a page; False, and nothing stored, without room. Space of ``promise`` is
+    def put(self, page_hash: str, part: int, data: PageBytes, promise: "Promise | None" = None) -> bool:
+        """Stores one part of a page; False, and nothing stored, without room. Space of ``promise`` is
         used first.
         """
-        path = self._path(page_hash, rank)
+        path = self._path(page_hash, part)
         if os.path.exists(path):
             return True
         with self._store.locked():
@@ -57,78 +58,78 @@ class PageShelf:
             os.close(fd)
         return True
 
-    def get(self, page_hash: str, rank: int) -> bytearray | None:
-        """One rank's part of a page; None if it is not there. A broken page is removed and not there."""
-        fd = self._open(page_hash, rank)
+    def get(self, page_hash: str, part: int) -> bytearray | None:
+        """One part of a page; None if it is not there. A broken page is removed and not there."""
+        fd = self._open(page_hash, part)
         if fd is None:
             return None
         try:
             return read_page(fd)
         except PageBroken:
-            self._remove(page_hash, rank)
+            self._remove(page_hash, part)
             return None
         finally:
             os.close(fd)
 
-    def read_into(self, page_hash: str, rank: int, buffer: PageBytes) -> bool:
+    def read_into(self, page_hash: str, part: int, buffer: PageBytes) -> bool:
         """Fills ``buffer``, whose length must be the page's; False if the page is not there, is broken (it is
         removed) or has another length. The buffer may then have been written to.
         """
-        fd = self._open(page_hash, rank)
+        fd = self._open(page_hash, part)
         if fd is None:
             return False
         try:
             read_page_into(fd, buffer)
         except PageBroken:
-            self._remove(page_hash, rank)
+            self._remove(page_hash, part)
             return False
         else:
             return True
         finally:
             os.close(fd)
 
-    def has(self, page_hash: str, rank: int) -> bool:
-        """Whether one rank's part of a page is there."""
-        return os.path.exists(self._path(page_hash, rank))
+    def has(self, page_hash: str, part: int) -> bool:
+        """Whether one part of a page is there."""
+        return os.path.exists(self._path(page_hash, part))
 
-    def prefix(self, hashes: Iterable[str], ranks: Sequence[int]) -> int:
-        """How many pages from the first on are there for all of these ranks, without a hole."""
+    def prefix(self, hashes: Iterable[str], parts: Sequence[int]) -> int:
+        """How many pages from the first on are there in all of these parts, without a hole."""
         count = 0
         for page_hash in hashes:
-            if not all(self.has(page_hash, rank) for rank in ranks):
+            if not all(self.has(page_hash, part) for part in parts):
                 break
             count += 1
         return count
 
-    def touch(self, hashes: Sequence[str], ranks: Sequence[int]) -> None:
+    def touch(self, hashes: Sequence[str], parts: Sequence[int]) -> None:
         """Marks a prefix as used now, its end as a little older: eviction then takes prefixes from the end,
         where the loss is smallest.
         """
         now = time.time_ns()
         for index, page_hash in enumerate(hashes):
-            for rank in ranks:
+            for part in parts:
                 try:
-                    os.utime(self._path(page_hash, rank), ns=(now - index, now - index))
+                    os.utime(self._path(page_hash, part), ns=(now - index, now - index))
                 except FileNotFoundError:
                     continue
 
-    def remove(self, hashes: Iterable[str], ranks: Sequence[int]) -> int:
+    def remove(self, hashes: Iterable[str], parts: Sequence[int]) -> int:
         """Removes pages; returns how many had a part here."""
-        gone = [[self._remove(page_hash, rank) for rank in ranks] for page_hash in hashes]
-        return sum(any(parts) for parts in gone)
+        gone = [[self._remove(page_hash, part) for part in parts] for page_hash in hashes]
+        return sum(any(one) for one in gone)
 
-    def _remove(self, page_hash: str, rank: int) -> bool:
+    def _remove(self, page_hash: str, part: int) -> bool:
         try:
-            os.unlink(self._path(page_hash, rank))
+            os.unlink(self._path(page_hash, part))
         except FileNotFoundError:
             return False
         return True
 
-    def _open(self, page_hash: str, rank: int) -> int | None:
+    def _open(self, page_hash: str, part: int) -> int | None:
         try:
-            return os.open(self._path(page_hash, rank), os.O_RDONLY | os.O_CLOEXEC)
+            return os.open(self._path(page_hash, part), os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
             return None
 
-    def _path(self, page_hash: str, rank: int) -> str:
-        return f"{self._directory}/{page_hash}.{rank}"
+    def _path(self, page_hash: str, part: int) -> str:
+        return f"{self._directory}/{page_hash}.{part}"

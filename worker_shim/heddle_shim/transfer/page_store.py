@@ -5,7 +5,7 @@ page is one file below a directory of shared memory, so it outlives the process 
 
     owner, attached   locks: who is there (held, not written)
     lock              the store's lock; holds the bytes promised so far
-    pages/NAMESPACE/  HASH.RANK, and namespace.json; NAMESPACE is the digest of model, weights and layout
+    pages/NAMESPACE/  HASH.PART, and namespace.json; NAMESPACE is the digest of model, weights and layout
     staging/          pages being written and space promised to transfers
     pins/             pages that eviction must spare, until a time
 
@@ -33,6 +33,7 @@ from heddle_contracts.kv import KvNamespace
 
 from heddle_shim.transfer.page_shelf import PageShelf
 from heddle_shim.transfer.store_errors import StoreInUse, StoreMissing, StoreTooLarge
+from heddle_shim.transfer.store_files import entries, hold_lock, size_if_alive, unlink, write_whole
 
 EVICTION_SLACK: Final = 0.05
 """An eviction frees this share of the budget beyond what was asked for: it looks at every page, so it should
@@ -114,7 +115,7 @@ class PageStore:
         """
         for name in ("pages", "staging", "pins"):
             (root / name).mkdir(mode=0o700, parents=True, exist_ok=True)
-        presence = _hold(root / "owner", fcntl.LOCK_EX)
+        presence = hold_lock(root / "owner", fcntl.LOCK_EX)
         if presence is None:
             raise StoreInUse(f"{root}: another shim owns this page store; give this one another directory")
         held = sum(path.stat().st_size for path in (root / "pages").glob("*/*"))
@@ -125,7 +126,7 @@ class PageStore:
                 f"{root}: a budget of {budget} bytes, but the file system has {free}; lower it, or give the"
                 " container more shared memory (docker: --shm-size)"
             )
-        _write_whole(root / "budget", str(budget))
+        write_whole(root / "budget", str(budget))
         store = cls(root, budget, presence, owner=True)
         with store.locked():
             store.make_room(0)
@@ -142,7 +143,7 @@ class PageStore:
             budget = int((root / "budget").read_text())
         except (OSError, ValueError) as error:
             raise StoreMissing(f"{root}: no page store; start the shim first ({error})") from error
-        presence = _hold(root / "attached", fcntl.LOCK_SH)
+        presence = hold_lock(root / "attached", fcntl.LOCK_SH)
         if presence is None:
             raise StoreMissing(f"{root}: this page store is being removed")
         return cls(root, budget, presence, owner=False)
@@ -162,7 +163,7 @@ class PageStore:
         directory = self.root / "pages" / namespace.digest
         if not (directory / "namespace.json").exists():
             directory.mkdir(mode=0o700, exist_ok=True)
-            _write_whole(directory / "namespace.json", namespace.model_dump_json())
+            write_whole(directory / "namespace.json", namespace.model_dump_json())
         return PageShelf(self, namespace, directory)
 
     def namespaces(self) -> list[KvNamespace]:
@@ -176,7 +177,7 @@ class PageStore:
         """Removes all pages of a namespace, as after a weight update; returns how many."""
         directory = self.root / "pages" / namespace.digest
         with self.locked():
-            count = sum(entry.name != "namespace.json" for entry in _scan(directory))
+            count = sum(entry.name != "namespace.json" for entry in entries(directory))
             # A writer that comes late finds no directory, and its page is not stored.
             shutil.rmtree(directory, ignore_errors=True)
             self.make_room(0)
@@ -194,7 +195,7 @@ class PageStore:
 
     def set_weight_version(self, version: str) -> None:
         """Told by the shim. The engine's side asks before each batch, and so never mixes versions."""
-        _write_whole(self.root / "weight_version", version)
+        write_whole(self.root / "weight_version", version)
 
     # ------------------------------------------------------------------------------------------ pins
 
@@ -209,7 +210,7 @@ class PageStore:
 
     def unpin(self, name: str) -> None:
         """Ends a pin; none of that name is no error."""
-        _unlink(str(self._pin_path(name)))
+        unlink(str(self._pin_path(name)))
 
     def _pin_path(self, name: str) -> Path:
         return self.root / "pins" / hashlib.sha256(name.encode()).hexdigest()[:32]
@@ -218,10 +219,10 @@ class PageStore:
         """Pinned pages as DIRECTORY/HASH; forgets the pins whose time is over."""
         pinned: set[str] = set()
         now = time.time_ns()
-        for entry in _scan(self.root / "pins"):
+        for entry in entries(self.root / "pins"):
             try:
                 if entry.stat().st_mtime_ns < now and not entry.name.startswith("."):
-                    _unlink(entry.path)
+                    unlink(entry.path)
                     continue
                 said = json.loads(Path(entry.path).read_bytes())
             except (FileNotFoundError, ValueError):
@@ -243,7 +244,7 @@ class PageStore:
     def end_promise(self, path: str, left: int) -> None:
         """Used by ``Promise``."""
         with self.locked():
-            if _unlink(path):
+            if unlink(path):
                 self._set_claimed(self._claimed() - left)
 
     def stage(
@@ -281,7 +282,7 @@ class PageStore:
                 if total <= goal:
                     break
                 directory, name = path.rsplit("/", 2)[1:]
-                if f"{directory}/{name.partition('.')[0]}" not in pinned and _unlink(path):
+                if f"{directory}/{name.partition('.')[0]}" not in pinned and unlink(path):
                     total -= length
         self._set_claimed(total)
         return total
@@ -325,8 +326,8 @@ class PageStore:
         """Counts all files; sweeps what dead processes left in staging. The lock is held."""
         pages: list[tuple[int, int, str]] = []
         total = promised = 0
-        for directory in _scan(self.root / "pages"):
-            for entry in _scan(Path(directory.path)):
+        for directory in entries(self.root / "pages"):
+            for entry in entries(Path(directory.path)):
                 if entry.name == "namespace.json" or entry.name.startswith("."):
                     continue
                 try:
@@ -335,8 +336,8 @@ class PageStore:
                     continue
                 pages.append((facts.st_mtime_ns, facts.st_size, entry.path))
                 total += facts.st_size
-        for entry in _scan(self.root / "staging"):
-            size = _size_if_alive(entry.path)
+        for entry in entries(self.root / "staging"):
+            size = size_if_alive(entry.path)
             total += size
             promised += size if entry.name.startswith("promise.") else 0
         return _Found(pages, total, promised)
@@ -348,8 +349,8 @@ def remove_abandoned(parent: Path, prefix: str) -> list[Path]:
     for root in sorted(parent.glob(f"{prefix}*")):
         if not (root / "budget").is_file():
             continue
-        owner = _hold(root / "owner", fcntl.LOCK_EX)
-        attached = _hold(root / "attached", fcntl.LOCK_EX) if owner is not None else None
+        owner = hold_lock(root / "owner", fcntl.LOCK_EX)
+        attached = hold_lock(root / "attached", fcntl.LOCK_EX) if owner is not None else None
         if owner is not None and attached is not None:
             shutil.rmtree(root, ignore_errors=True)
             removed.append(root)
@@ -357,53 +358,3 @@ def remove_abandoned(parent: Path, prefix: str) -> list[Path]:
             if fd is not None:
                 os.close(fd)
     return removed
-
-
-def _hold(path: Path, mode: int) -> int | None:
-    """A lock on a file, held while the descriptor is open; None where others forbid it."""
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(fd, mode | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(fd)
-        return None
-    return fd
-
-
-def _size_if_alive(path: str) -> int:
-    """Size of a file in staging; 0, and the file is gone, if its writer died."""
-    try:
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return 0
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return os.fstat(fd).st_size
-    else:
-        _unlink(path)
-        return 0
-    finally:
-        os.close(fd)
-
-
-def _scan(directory: Path) -> list["os.DirEntry[str]"]:
-    try:
-        with os.scandir(directory) as entries:
-            return list(entries)
-    except FileNotFoundError:
-        return []
-
-
-def _write_whole(path: Path, text: str) -> None:
-    staged = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
-    staged.write_text(text)
-    staged.replace(path)
-
-
-def _unlink(path: str) -> bool:
-    try:
-        os.unlink(path)
-    except FileNotFoundError:
-        return False
-    return True
