@@ -144,6 +144,12 @@ class Core:
     # knowledge
     def predicted(self, now: int, trajectory: int, mean: float, sigma: float) -> list[_Action]:
         """``mean``: output tokens still to come; ``sigma``: standard deviation of their logarithm, 0 to 5."""
+    def trajectory_expected(
+        self, now: int, trajectory: int, *, group: int | None, mean: float, sigma: float
+    ) -> list[_Action]:
+        """Announces a trajectory before its first step: it is ranked among the active ones from now on. Said of
+        a known one it is a prediction.
+        """
     def install_plan(self, now: int, plan_json: str) -> list[_Action]:
         """``{"version": n, "partition": [{"worker": id, "size": n}, ...], "ttl_ms": n}``, shares by rank, the
         longest first; ``ttl_ms`` may be absent; the version must be newer than the last.
@@ -166,7 +172,9 @@ class Core:
         """
     def worker_views(self) -> list[dict[str, Any]]:
         """By id: ``worker, generation, state, degree, slots, running, preempted, queued, homed,
-        homed_remaining, kv_tokens, kv_committed, kv_used, suspect_until, speed_scale``.
+        homed_remaining, kv_tokens, kv_committed, kv_used, suspect_until, speed_scale``, and the believed
+        costs, scale included: ``token_us, token_us_per_seq, token_us_per_context_token,
+        prefill_tokens_per_s``.
         """
     def stats(self) -> dict[str, int]:
         """Numbers by name: what is the case now, and totals since the start (``*_total``)."""

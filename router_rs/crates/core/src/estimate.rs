@@ -5,6 +5,7 @@
 //! `E[X - s | X > s]`. The longer it runs past what was expected, the more is still to come: a heavy tail has no
 //! "nearly done".
 
+use crate::event::EventError;
 pub use crate::lognormal::LogNormal;
 use crate::policy::Policy;
 
@@ -70,6 +71,28 @@ pub struct Prediction {
     pub generated: u64,
     /// Steps the trajectory had ended then.
     pub steps: u32,
+}
+
+impl Prediction {
+    /// Refuses numbers that no predictor can mean; the message names the field.
+    pub fn check(mean: f64, sigma: f64) -> Result<(), EventError> {
+        let bad = |field, why: &str| {
+            Err(EventError::BadField {
+                field,
+                why: why.to_owned(),
+            })
+        };
+        if !(mean.is_finite() && mean >= 0.0) {
+            return bad("mean", "must be a finite number of tokens, at least 0");
+        }
+        if !(sigma.is_finite() && (0.0..=5.0).contains(&sigma)) {
+            return bad(
+                "sigma",
+                "must be within 0 to 5, the spread of the logarithm",
+            );
+        }
+        Ok(())
+    }
 }
 
 /// What is known about one trajectory.

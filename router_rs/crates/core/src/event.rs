@@ -217,6 +217,20 @@ pub enum Event {
         #[serde(deserialize_with = "finite_or_nan")]
         sigma: f64,
     },
+    /// A trajectory of a batch that was announced: it counts among the active ones from now on, so that ranks, and the
+    /// first placement of all of them, are those of the whole batch. Said of a known one it is a prediction.
+    TrajectoryExpected {
+        /// The trajectory.
+        trajectory: TrajectoryId,
+        /// Its group, if it has one.
+        group: Option<GroupId>,
+        /// Expected output tokens.
+        #[serde(deserialize_with = "finite_or_nan")]
+        mean: f64,
+        /// Standard deviation of the logarithm of that length.
+        #[serde(deserialize_with = "finite_or_nan")]
+        sigma: f64,
+    },
     /// A plan of the planner.
     InstallPlan(crate::plan::PlanSpec),
     /// A new policy, complete.

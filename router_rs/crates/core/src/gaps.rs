@@ -61,7 +61,7 @@ impl Core {
         let Some(since) = trajectory.gap_since else {
             return;
         };
-        let limit = if trajectory.ranked {
+        let limit = if trajectory.ranked && !trajectory.expected {
             self.first_gap_limit()
         } else {
             self.idle_ttl()
@@ -96,7 +96,11 @@ impl Core {
             return;
         };
         trajectory.gap_timer = None;
-        let (ranked, Some(since)) = (trajectory.ranked, trajectory.gap_since) else {
+        // One that was announced is waited for as long as any idle one is remembered.
+        let (ranked, Some(since)) = (
+            trajectory.ranked && !trajectory.expected,
+            trajectory.gap_since,
+        ) else {
             return;
         };
         let expires = since.saturating_add(self.idle_ttl());

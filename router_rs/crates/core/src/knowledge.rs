@@ -41,11 +41,15 @@ impl Core {
             trajectory.group = Some(group);
             self.groups.join(group);
         }
+        // The wait for the first step of one that was announced is no tool gap.
+        let announced = std::mem::take(&mut trajectory.expected);
         self.estimator
-            .step_arrived(trajectory.phase != Phase::Created);
+            .step_arrived(trajectory.phase != Phase::Created && !announced);
         if let Some(since) = trajectory.gap_since {
             self.set_gap(id, None);
-            self.estimator.gap_seen(self.now.saturating_sub(since));
+            if !announced {
+                self.estimator.gap_seen(self.now.saturating_sub(since));
+            }
         }
         let Some(trajectory) = self.trajectories.get_mut(id) else {
             return;
@@ -83,7 +87,7 @@ impl Core {
     }
 
     /// Puts a trajectory among the active ones.
-    fn rank(&mut self, id: TrajectoryId) {
+    pub(crate) fn rank(&mut self, id: TrajectoryId) {
         let Some(trajectory) = self.trajectories.get_mut(id) else {
             return;
         };
@@ -238,21 +242,7 @@ impl Core {
         mean: f64,
         sigma: f64,
     ) -> Result<(), EventError> {
-        let bad = |field, why: &str| {
-            Err(EventError::BadField {
-                field,
-                why: why.to_owned(),
-            })
-        };
-        if !(mean.is_finite() && mean >= 0.0) {
-            return bad("mean", "must be a finite number of tokens, at least 0");
-        }
-        if !(sigma.is_finite() && (0.0..=5.0).contains(&sigma)) {
-            return bad(
-                "sigma",
-                "must be within 0 to 5, the spread of the logarithm",
-            );
-        }
+        Prediction::check(mean, sigma)?;
         let trajectory = self
             .trajectories
             .get_mut(id)

@@ -17,6 +17,7 @@ pub mod counters;
 mod ending;
 pub mod estimate;
 pub mod event;
+mod expected;
 mod fleet;
 mod gaps;
 mod group;

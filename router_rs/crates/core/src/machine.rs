@@ -119,6 +119,12 @@ impl Core {
                 mean,
                 sigma,
             } => self.predicted(trajectory, mean, sigma),
+            Event::TrajectoryExpected {
+                trajectory,
+                group,
+                mean,
+                sigma,
+            } => self.trajectory_expected(trajectory, group, mean, sigma),
             Event::InstallPlan(spec) => self.install_plan(&spec),
             Event::SetPolicy(policy) => self.set_policy(*policy),
             Event::TrajectoryFinished { trajectory } => self.trajectory_finished(trajectory),

@@ -137,6 +137,8 @@ pub struct Trajectory {
     pub resident_tokens: u64,
     /// Prompt and answer of the last step.
     pub context_tokens: u64,
+    /// Announced, and no step of it has come yet.
+    pub expected: bool,
     /// Output tokens of ended steps.
     pub generated: u64,
     /// Ended steps that a worker answered.
@@ -175,6 +177,7 @@ impl Trajectory {
             home: None,
             resident_tokens: 0,
             context_tokens: 0,
+            expected: false,
             generated: 0,
             steps: 0,
             turns: 0,

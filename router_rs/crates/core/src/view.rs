@@ -88,6 +88,14 @@ pub struct WorkerView {
     pub suspect_until: Option<Micros>,
     /// How much slower than its profile it is believed to be.
     pub speed_scale: f64,
+    /// Believed microseconds per token of a sequence that runs alone, scale included.
+    pub token_us: f64,
+    /// What each sequence of the batch adds to it.
+    pub token_us_per_seq: f64,
+    /// What each token of context in the batch adds to it.
+    pub token_us_per_context_token: f64,
+    /// Believed prompt tokens per second.
+    pub prefill_tokens_per_s: f64,
 }
 
 impl Core {
@@ -159,6 +167,12 @@ impl Core {
                 kv_used: worker.kv_used(),
                 suspect_until: (worker.suspect_until > self.now).then_some(worker.suspect_until),
                 speed_scale: worker.belief.scale(),
+                token_us: worker.belief.token_us(0.0, 0.0),
+                token_us_per_seq: worker.belief.token_us(1.0, 0.0)
+                    - worker.belief.token_us(0.0, 0.0),
+                token_us_per_context_token: worker.belief.token_us(0.0, 1.0)
+                    - worker.belief.token_us(0.0, 0.0),
+                prefill_tokens_per_s: 1e9 / worker.belief.prefill_us(1000),
             })
             .collect()
     }

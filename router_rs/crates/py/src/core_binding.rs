@@ -402,6 +402,25 @@ impl PyCore {
         self.handle(py, now, Event::StepEnded(ended))
     }
 
+    #[pyo3(signature = (now, trajectory, *, group, mean, sigma))]
+    fn trajectory_expected<'py>(
+        &mut self,
+        py: Python<'py>,
+        now: u64,
+        trajectory: u64,
+        group: Option<u64>,
+        mean: f64,
+        sigma: f64,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let expected = Event::TrajectoryExpected {
+            trajectory,
+            group,
+            mean,
+            sigma,
+        };
+        self.handle(py, now, expected)
+    }
+
     fn predicted<'py>(
         &mut self,
         py: Python<'py>,
@@ -550,6 +569,13 @@ fn worker_dict<'py>(py: Python<'py>, view: &WorkerView) -> PyResult<Bound<'py, P
     dict.set_item("kv_used", view.kv_used)?;
     dict.set_item("suspect_until", view.suspect_until)?;
     dict.set_item("speed_scale", view.speed_scale)?;
+    dict.set_item("token_us", view.token_us)?;
+    dict.set_item("token_us_per_seq", view.token_us_per_seq)?;
+    dict.set_item(
+        "token_us_per_context_token",
+        view.token_us_per_context_token,
+    )?;
+    dict.set_item("prefill_tokens_per_s", view.prefill_tokens_per_s)?;
     Ok(dict)
 }
 

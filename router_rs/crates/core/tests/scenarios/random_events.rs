@@ -36,6 +36,7 @@ enum Op {
     Fail(usize, FailureKind),
     End(usize, Outcome, u64),
     Predict(u64, f64, f64),
+    Expect(u64, Option<u64>, f64),
     Plan(u64, Vec<u64>),
     Policy(usize, usize, usize),
     Finish(u64),
@@ -86,6 +87,7 @@ fn op() -> impl Strategy<Value = Op> {
         10 => (any::<usize>(), kind).prop_map(|(n, kind)| Op::Fail(n, kind)),
         30 => (any::<usize>(), 0..6usize, 0..3000u64).prop_map(|(n, o, t)| Op::End(n, Outcome::ALL[o], t)),
         10 => (0..14u64, 0.0..90_000.0f64, 0.0..2.0f64).prop_map(|(t, m, s)| Op::Predict(t, m, s)),
+        4 => (0..14u64, prop::option::of(0..3u64), 0.0..90_000.0f64).prop_map(|(t, g, m)| Op::Expect(t, g, m)),
         2 => (1..50u64, prop::collection::vec(0..5u64, 0..5)).prop_map(|(v, sizes)| Op::Plan(v, sizes)),
         2 => (0..4usize, 0..5usize, 0..3usize).prop_map(|(o, p, a)| Op::Policy(o, p, a)),
         3 => (0..14u64).prop_map(Op::Finish),
@@ -229,6 +231,14 @@ fn apply(driver: &mut Driver, op: &Op, next_step: &mut u64) {
             });
             assert_eq!(taken.is_ok(), known);
         }
+        Op::Expect(trajectory, group, mean) => driver
+            .handle(Event::TrajectoryExpected {
+                trajectory,
+                group,
+                mean,
+                sigma: 0.5,
+            })
+            .unwrap(),
         Op::Plan(version, sizes) => {
             let partition = sizes.iter().enumerate().map(|(i, &size)| Share {
                 worker: i as u64 + 1,
