@@ -1,0 +1,37 @@
+"""A live trajectory as it is kept outside of the gateway's process: another process can go on with it."""
+
+from pydantic import BaseModel, ConfigDict, Field
+
+SCHEMA_VERSION = 1
+
+
+class TrajectoryState(BaseModel):
+    """What a gateway that takes over needs to know of one trajectory.
+
+    Token counts are the workers' own usage. Times are seconds of the Unix epoch on the writer's host; ages
+    are judged by the store's own clock.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    schema_version: int = SCHEMA_VERSION
+    trajectory_id: str
+    tenant: str
+    source: str = Field(description="Identity rule that fired at the latest step.")
+    model: str | None = None
+    group_id: str | None = None
+    sample: int | None = None
+    parent_id: str | None = None
+    home: str | None = Field(default=None, description="URL of the worker that holds its KV.")
+    steps: int = Field(ge=0, description="Steps so far: the number of the next one.")
+    segment: int = Field(default=0, ge=0)
+    context_tokens: int = Field(default=0, ge=0, description="Prompt and output of the last step.")
+    output_tokens: int = Field(default=0, ge=0, description="Generated over all steps.")
+    predicted_tokens: float | None = Field(default=None, ge=0, description="Output tokens still to come.")
+    rank: int | None = Field(default=None, ge=0, description="Place by predicted length, longest first.")
+    weight_version: str | None = Field(default=None, description="Weights that its KV was computed by.")
+    first_seen: float
+    last_seen: float
+    conversation: str | None = Field(
+        default=None, description="Identity's memory of its history: how an untagged request is recognised."
+    )

@@ -1,0 +1,231 @@
+"""Live trajectories in Redis: written by the gateway that holds the lease, read by the one that takes over.
+
+Keys, all with one hash tag so that a cluster keeps them together (``{heddle:NAME}:``):
+
+    lease           who leads, with a time to live; absent when nobody does
+    epoch           grows by one with each new leader
+    t:TENANT:ID     a hash: e(poch) and n(umber) of the writer, d(ata), with a time to live
+    seen            a sorted set of those keys by when they were written
+
+Every write is compared and set in one script: what an earlier leader still sends, or what comes out of order,
+is refused. All ages are by Redis' own clock (``TIME``, key expiry), so hosts' clocks do not matter.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from heddle_contracts.live_state import SCHEMA_VERSION, TrajectoryState
+from pydantic import ValidationError
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+
+TIMEOUT_S: Final = 2.0
+PAGE: Final = 500
+BATCH: Final = 200
+
+_FAULTS: Final = (RedisError, OSError, TimeoutError)
+
+# KEYS: seen, then one data key an item. ARGV: epoch, time to live in ms, then number and data an item.
+_SAVE: Final = """
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local epoch, ttl = tonumber(ARGV[1]), tonumber(ARGV[2])
+local refused = {}
+for i = 2, #KEYS do
+  local number, data = tonumber(ARGV[2 * i - 1]), ARGV[2 * i]
+  local held = redis.call('HMGET', KEYS[i], 'e', 'n')
+  local e, n = tonumber(held[1] or '-1'), tonumber(held[2] or '-1')
+  if e > epoch or (e == epoch and n >= number) then
+    refused[#refused + 1] = i - 2
+  else
+    redis.call('HSET', KEYS[i], 'e', epoch, 'n', number, 'd', data)
+    redis.call('PEXPIRE', KEYS[i], ttl)
+    redis.call('ZADD', KEYS[1], now, KEYS[i])
+  end
+end
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now - ttl)
+return refused
+"""
+
+# KEYS: seen, then the data keys. ARGV: epoch.
+_REMOVE: Final = """
+local removed = 0
+for i = 2, #KEYS do
+  if tonumber(redis.call('HGET', KEYS[i], 'e') or '-1') <= tonumber(ARGV[1]) then
+    removed = removed + redis.call('DEL', KEYS[i])
+    redis.call('ZREM', KEYS[1], KEYS[i])
+  end
+end
+return removed
+"""
+
+# KEYS: lease, epoch. ARGV: holder, time to live in ms, the lowest epoch that may be given.
+# Returns {epoch, holder, ms left}; epoch 0 when another holds it.
+_TAKE: Final = """
+local held = redis.call('HMGET', KEYS[1], 'holder', 'e')
+if held[1] and held[1] ~= ARGV[1] then
+  return {0, held[1], redis.call('PTTL', KEYS[1])}
+end
+local epoch = tonumber(held[2] or '0')
+if epoch == 0 then
+  epoch = redis.call('INCR', KEYS[2])
+  if epoch < tonumber(ARGV[3]) then
+    epoch = tonumber(ARGV[3])
+    redis.call('SET', KEYS[2], epoch)
+  end
+  redis.call('HSET', KEYS[1], 'holder', ARGV[1], 'e', epoch)
+end
+redis.call('PEXPIRE', KEYS[1], ARGV[2])
+return {epoch, ARGV[1], tonumber(ARGV[2])}
+"""
+
+_RELEASE: Final = """
+if redis.call('HGET', KEYS[1], 'holder') == ARGV[1] then return redis.call('DEL', KEYS[1]) end
+return 0
+"""
+
+
+class LiveStoreError(Exception):
+    """Redis is away, or does not do what is asked. The message is fit for an operator."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """``epoch`` 0: ``holder`` leads, for ``left_s`` seconds more unless it renews. Else this process does."""
+
+    epoch: int
+    holder: str
+    left_s: float
+
+    @property
+    def is_ours(self) -> bool:
+        return self.epoch > 0
+
+
+@dataclass(frozen=True, slots=True)
+class Versioned:
+    """A state and its number, which grows with every change the writer makes. ``data``: JSON."""
+
+    tenant: str
+    trajectory_id: str
+    number: int
+    data: str
+
+
+class RedisState:
+    """One namespace in one Redis. Raises ValueError for a URL that is none; connects at first use.
+
+    ``ttl_s``: how long a trajectory is kept after its last write.
+    """
+
+    def __init__(self, url: str, *, name: str, ttl_s: float) -> None:
+        self._redis: Any = Redis.from_url(
+            url,
+            socket_timeout=TIMEOUT_S,
+            socket_connect_timeout=TIMEOUT_S,
+            decode_responses=True,
+            # The callers have their own ways to try again, with the state of the moment.
+            retry=Retry(NoBackoff(), 0),
+        )
+        self._tag = "{heddle:" + name + "}:"
+        self._ttl_ms = int(ttl_s * 1000)
+        self._save = self._redis.register_script(_SAVE)
+        self._remove = self._redis.register_script(_REMOVE)
+        self._take = self._redis.register_script(_TAKE)
+        self._release = self._redis.register_script(_RELEASE)
+
+    async def close(self) -> None:
+        await self._redis.aclose()
+
+    # ---------------------------------------------------------------- lease
+
+    async def take_lease(self, holder: str, ttl_s: float, *, above: int) -> Lease:
+        """Takes or renews the lease. A new one gets an epoch above ``above``, whatever Redis forgot."""
+        keys = [self._tag + "lease", self._tag + "epoch"]
+        found = await self._run(self._take, keys, [holder, int(ttl_s * 1000), above + 1])
+        return Lease(int(found[0]), str(found[1]), float(found[2]) / 1000.0)
+
+    async def release_lease(self, holder: str) -> None:
+        """Nothing happens if another holds it."""
+        await self._run(self._release, [self._tag + "lease"], [holder])
+
+    # ---------------------------------------------------------------- trajectories
+
+    async def save(self, epoch: int, states: Sequence[Versioned]) -> int:
+        """Writes the states; returns how many were refused because a newer one is there."""
+        refused = 0
+        for start in range(0, len(states), BATCH):
+            part = states[start : start + BATCH]
+            keys = [self._tag + "seen", *(self._key(one.tenant, one.trajectory_id) for one in part)]
+            values: list[Any] = [epoch, self._ttl_ms]
+            for one in part:
+                values += (one.number, one.data)
+            refused += len(await self._run(self._save, keys, values))
+        return refused
+
+    async def remove(self, epoch: int, keys: Iterable[tuple[str, str]]) -> None:
+        """Forgets trajectories, (tenant, id) each, unless a newer leader wrote them."""
+        found = [self._key(*key) for key in keys]
+        for start in range(0, len(found), BATCH):
+            await self._run(self._remove, [self._tag + "seen", *found[start : start + BATCH]], [epoch])
+
+    async def load(self, limit: int) -> tuple[list[TrajectoryState], int]:
+        """Up to ``limit`` trajectories, the one written last first; and how many could not be read."""
+        found: list[TrajectoryState] = []
+        unreadable = 0
+        try:
+            for start in range(0, limit, PAGE):
+                last = min(start + PAGE, limit) - 1
+                keys = await self._redis.zrange(self._tag + "seen", start, last, desc=True)
+                if not keys:
+                    break
+                async with self._redis.pipeline(transaction=False) as pipe:
+                    for key in keys:
+                        pipe.hget(key, "d")
+                    rows = await pipe.execute()
+                for data in rows:
+                    # One that expired meanwhile is nobody's loss.
+                    if data is not None:
+                        state = _state_of(data)
+                        unreadable += state is None
+                        found += [state] if state is not None else []
+        except _FAULTS as fault:
+            raise LiveStoreError(f"live state cannot be read from Redis: {fault}") from fault
+        return found, unreadable
+
+    # ---------------------------------------------------------------- inside
+
+    def _key(self, tenant: str, trajectory_id: str) -> str:
+        # Tenants are hashes: no colon in them.
+        return f"{self._tag}t:{tenant}:{_storable(trajectory_id)}"
+
+    async def _run(self, script: Any, keys: Sequence[str], values: Sequence[Any]) -> Any:
+        try:
+            return await script(keys=keys, args=values)
+        except _FAULTS as fault:
+            raise LiveStoreError(f"Redis: {fault or type(fault).__name__}") from fault
+
+
+def dump(state: TrajectoryState) -> str:
+    """The state as it is stored."""
+    # ASCII: ids may hold lone surrogates, which UTF-8 has no bytes for.
+    return json.dumps(state.model_dump(exclude_none=True), separators=(",", ":"))
+
+
+def _state_of(data: str) -> TrajectoryState | None:
+    """None for what another build wrote that this one cannot read."""
+    try:
+        fields = json.loads(data)
+        if not isinstance(fields, dict) or fields.get("schema_version") != SCHEMA_VERSION:
+            return None
+        return TrajectoryState.model_validate(fields)
+    except (ValueError, ValidationError):
+        return None
+
+
+def _storable(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()
