@@ -170,6 +170,10 @@ class Core:
         context_tokens, home, resident_tokens, gap_since, live_steps``: ``step, state, arrived_at, worker,
         level, attempts, preempted`` each.
         """
+    def active_views(self) -> list[tuple[int, int, float | None, int, int, int | None]]:
+        """Of every active trajectory: (handle, remaining tokens, sigma of its prediction, context tokens,
+        tokens generated, home worker).
+        """
     def worker_views(self) -> list[dict[str, Any]]:
         """By id: ``worker, generation, state, degree, slots, running, preempted, queued, homed,
         homed_remaining, kv_tokens, kv_committed, kv_used, suspect_until, speed_scale``, and the believed

@@ -98,7 +98,41 @@ pub struct WorkerView {
     pub prefill_tokens_per_s: f64,
 }
 
+/// What planning needs of one active trajectory.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ActiveView {
+    /// Handle.
+    pub trajectory: TrajectoryId,
+    /// Expected output tokens still to come.
+    pub remaining: u64,
+    /// Spread of the logarithm of that length, where a prediction says it.
+    pub sigma: Option<f64>,
+    /// Prompt and answer of its last step.
+    pub context_tokens: u64,
+    /// Output tokens of its ended steps.
+    pub generated: u64,
+    /// The worker its KV lies on.
+    pub home: Option<WorkerId>,
+}
+
 impl Core {
+    /// All active trajectories, by handle.
+    pub fn active_views(&self) -> Vec<ActiveView> {
+        let ids = self.trajectories.sorted_ids();
+        ids.into_iter()
+            .filter_map(|id| self.trajectories.get(id))
+            .filter(|trajectory| trajectory.ranked)
+            .map(|trajectory| ActiveView {
+                trajectory: trajectory.id,
+                remaining: trajectory.remaining,
+                sigma: trajectory.prediction.map(|said| said.length.sigma),
+                context_tokens: trajectory.context_tokens,
+                generated: trajectory.generated,
+                home: self.home_of(trajectory).map(|worker| worker.id),
+            })
+            .collect()
+    }
+
     /// A trajectory, if it is known.
     pub fn trajectory_view(&self, id: TrajectoryId) -> Option<TrajectoryView> {
         let trajectory = self.trajectories.get(id)?;

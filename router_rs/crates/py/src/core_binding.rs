@@ -515,6 +515,23 @@ impl PyCore {
         Ok(Some(dict))
     }
 
+    fn active_views(&self) -> Vec<ActiveRow> {
+        self.core
+            .active_views()
+            .into_iter()
+            .map(|view| {
+                (
+                    view.trajectory,
+                    view.remaining,
+                    view.sigma,
+                    view.context_tokens,
+                    view.generated,
+                    view.home,
+                )
+            })
+            .collect()
+    }
+
     fn worker_views<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
         self.core
             .worker_views()
@@ -539,6 +556,9 @@ impl PyCore {
         PyBytes::new(py, &self.core.take_journal())
     }
 }
+
+/// (trajectory, remaining, sigma, context tokens, generated, home).
+type ActiveRow = (u64, u64, Option<f64>, u64, u64, Option<u64>);
 
 fn step_dict<'py>(py: Python<'py>, view: &StepView) -> PyResult<Bound<'py, PyDict>> {
     let dict = PyDict::new(py);

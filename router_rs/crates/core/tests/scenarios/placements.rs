@@ -372,6 +372,10 @@ fn an_announcement_of_a_known_trajectory_is_a_prediction() {
     driver.arrive(1, 7).unwrap();
     expect(&mut driver, 7, 77.0);
     assert_eq!(driver.core.trajectory_view(7).unwrap().remaining, 77);
+    let active = driver.core.active_views();
+    assert_eq!(active.len(), 1);
+    assert_eq!((active[0].remaining, active[0].sigma), (77, Some(0.0)));
+    assert!(active[0].home.is_some());
     for (mean, sigma) in [(f64::NAN, 0.1), (-1.0, 0.1), (1.0, 9.0)] {
         let event = Event::TrajectoryExpected {
             trajectory: 9,
