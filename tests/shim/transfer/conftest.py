@@ -1,10 +1,11 @@
 """Page stores in shared memory, and namespaces with small pages."""
 
+import asyncio
 import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,10 @@ from heddle_shim.transfer.page_store import PageStore
 MakeStore = Callable[..., PageStore]
 MakeNamespace = Callable[..., KvNamespace]
 HashChain = Callable[..., list[str]]
+Eventually = Callable[[Callable[[], bool]], Awaitable[None]]
+
+PATIENCE_S = 60.0
+"""Far beyond what any of this takes; only a hang reaches it."""
 
 
 @pytest.fixture
@@ -70,3 +75,15 @@ def hash_chain() -> HashChain:
         return hashes
 
     return chain
+
+
+@pytest.fixture
+def eventually() -> Eventually:
+    """Waits until a condition holds."""
+
+    async def until(condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            while not condition():  # noqa: ASYNC110 - the condition is anybody's
+                await asyncio.sleep(0.01)
+
+    return until

@@ -1,0 +1,389 @@
+"""Migrations between two shims over real sockets: what lands, and every way in which nothing does."""
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+from typing import Any
+
+import httpx
+import pytest
+from heddle_contracts.kv import KvNamespace, MigrationRequest, MigrationStatus
+from heddle_shim.transfer.page_file import HEADER, PageBytes
+from heddle_shim.transfer.reshard import reshard
+
+from .conftest import Eventually, HashChain, MakeNamespace, MakeStore
+from .stored_engine import Shim, StoredEngine
+
+MakeShim = Callable[..., Awaitable[Shim]]
+PATIENCE_S = 60.0
+"""Far beyond what any of this takes; only a hang reaches it."""
+
+
+@pytest.fixture
+async def make_shim(make_store: MakeStore, make_namespace: MakeNamespace) -> AsyncIterator[MakeShim]:
+    """Starts shims over their own stores; all are stopped."""
+    async with AsyncExitStack() as stack:
+
+        async def make(
+            name: str,
+            namespace: KvNamespace | None = None,
+            *,
+            budget: int = 1 << 20,
+            rate: float | None = None,
+        ) -> Shim:
+            engine = StoredEngine(make_store(budget, name), namespace or make_namespace())
+            return await stack.enter_async_context(Shim(engine, rate=rate))
+
+        yield make
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(timeout=PATIENCE_S) as found:
+        yield found
+
+
+def content(layout_bytes: int) -> Callable[[str, int], bytes]:
+    """Bytes of a part, another for each page and part."""
+    return lambda name, part: hashlib.shake_128(f"{name}.{part}".encode()).digest(layout_bytes)
+
+
+def filled(shim: Shim, names: Sequence[str]) -> None:
+    shim.engine.fill(names, content(shim.engine.own.layout.rank_page_bytes))
+
+
+async def ask(
+    client: httpx.AsyncClient, source: Shim, target: Shim | str, names: Sequence[str], **more: Any
+) -> str:
+    """Starts a migration; returns its URL."""
+    url = target if isinstance(target, str) else target.url
+    body = {"id": "m-1", "trajectory": "t", "target": url, "deadline_s": PATIENCE_S, **more}
+    answer = await client.post(f"{source.url}/shim/v1/migrations", json={"page_hashes": list(names), **body})
+    assert answer.status_code == 202, answer.text
+    return f"{source.url}/shim/v1/migrations/{body['id']}"
+
+
+async def ended(client: httpx.AsyncClient, url: str) -> MigrationStatus:
+    answer = await client.get(url, params={"wait": PATIENCE_S})
+    status = MigrationStatus.model_validate_json(answer.content)
+    assert status.state.final
+    return status
+
+
+async def test_pages_land_whole_and_the_source_gives_them_up(
+    make_shim: MakeShim, client: httpx.AsyncClient, hash_chain: HashChain
+) -> None:
+    source, target = await make_shim("a"), await make_shim("b")
+    names = hash_chain(20)
+    filled(source, names)
+
+    status = await ended(client, await ask(client, source, target, names))
+
+    assert status.state == "landed"
+    assert (status.pages, status.pages_moved, status.pages_present, status.released) == (20, 20, 0, 20)
+    assert status.tokens_landed == 20 * 4
+    assert status.bytes_moved == 20 * source.engine.own.layout.page_bytes
+    assert target.engine.pages(names) == 20
+    shelf = target.engine.store.shelf(target.engine.own)
+    expected = content(target.engine.own.layout.rank_page_bytes)
+    assert all(shelf.get(name, 0) == expected(name, 0) for name in names)
+    assert source.engine.pages(names) == 0
+    assert target.engine.store.usage().promised == 0
+    assert target.receiver.arriving == 0
+    assert target.engine.store.audit() == source.engine.store.audit() == []
+
+
+async def test_a_shared_prefix_stays_at_the_source_and_is_not_sent_where_it_is_known(
+    make_shim: MakeShim, client: httpx.AsyncClient, hash_chain: HashChain
+) -> None:
+    source, target = await make_shim("a"), await make_shim("b")
+    names = hash_chain(10)
+    filled(source, names)
+    filled(target, names[:4])
+
+    status = await ended(client, await ask(client, source, target, names, keep_pages=3))
+
+    assert (status.pages_present, status.pages_moved, status.released) == (4, 6, 7)
+    assert source.engine.pages(names) == 3
+    assert target.engine.pages(names) == 10
+
+
+@pytest.mark.parametrize(("degree", "back"), [(1, 2), (2, 1), (4, 8), (8, 1)])
+async def test_pages_are_re_sharded_on_the_way_and_come_back_the_same(
+    degree: int,
+    back: int,
+    make_shim: MakeShim,
+    make_namespace: MakeNamespace,
+    client: httpx.AsyncClient,
+    hash_chain: HashChain,
+) -> None:
+    here, there = make_namespace(tp_size=degree), make_namespace(tp_size=back)
+    source, target = await make_shim("a", here), await make_shim("b", there)
+    names = hash_chain(5)
+    filled(source, names)
+    expected = content(here.layout.rank_page_bytes)
+
+    await ended(client, await ask(client, source, target, names))
+    shelf = target.engine.store.shelf(there)
+    for name in names:
+        parts: list[PageBytes] = [expected(name, part) for part in range(here.layout.parts)]
+        for part, data in enumerate(reshard(here.layout, there.layout, parts)):
+            assert shelf.get(name, part) == bytes(data)
+    await ended(client, await ask(client, target, source, names, id="m-2"))
+
+    home = source.engine.store.shelf(here)
+    for name in names:
+        for part in range(here.layout.parts):
+            assert home.get(name, part) == expected(name, part)
+
+
+async def test_the_same_id_again_is_the_same_migration(
+    make_shim: MakeShim, client: httpx.AsyncClient, hash_chain: HashChain
+) -> None:
+    source, target = await make_shim("a"), await make_shim("b")
+    names = hash_chain(3)
+    filled(source, names)
+
+    first = await ended(client, await ask(client, source, target, names))
+    again = await ended(client, await ask(client, source, target, names))
+
+    assert again == first
+    listed = (await client.get(f"{source.url}/shim/v1/migrations")).json()
+    assert [item["id"] for item in listed["items"]] == ["m-1"]
+
+
+@pytest.mark.parametrize(
+    ("field", "change"),
+    [
+        ("weight_version", {"weights": "2"}),
+        ("model", {"model": "other"}),
+        ("dtype", {"dtype": "bfloat16"}),
+        ("layers", {"layers": 3}),
+        ("page_size", {"page_size": 8}),
+        ("kv_heads", {"kv_heads": 2}),
+    ],
+)
+async def test_what_cannot_match_is_refused_by_name_and_moves_nothing(
+    field: str,
+    change: dict[str, Any],
+    make_shim: MakeShim,
+    make_namespace: MakeNamespace,
+    client: httpx.AsyncClient,
+    hash_chain: HashChain,
+) -> None:
+    source, target = await make_shim("a"), await make_shim("b", make_namespace(**change))
+    names = hash_chain(3)
+    filled(source, names)
+
+    status = await ended(client, await ask(client, source, target, names))
+
+    assert (status.state, status.fault) == ("failed", "mismatch")
+    assert status.detail.startswith(field)
+    assert source.engine.pages(names) == 3
+    assert target.engine.store.usage().pages == 0
+
+
+async def test_the_receiver_checks_for_itself(
+    make_shim: MakeShim, make_namespace: MakeNamespace, client: httpx.AsyncClient, hash_chain: HashChain
+) -> None:
+    """The target's weights change after it said who it is and before the offer comes."""
+    source, target = await make_shim("a"), await make_shim("b")
+    names = hash_chain(3)
+    filled(source, names)
+
+    async def change(_: int) -> None:
+        target.engine.own = make_namespace(weights="2")
+
+    asking = source.migrations._ask
+
+    async def ask_then_change(url: str) -> Any:
+        found = await asking(url)
+        await change(0)
+        return found
+
+    source.migrations._ask = ask_then_change
+    status = await ended(client, await ask(client, source, target, names))
+
+    assert (status.state, status.fault) == ("failed", "mismatch")
+    assert target.receiver.arriving == 0
+
+
+async def test_a_full_target_refuses_and_loses_nothing(
+    make_shim: MakeShim, client: httpx.AsyncClient, hash_chain: HashChain
+) -> None:
+    source, target = await make_shim("a"), await make_shim("b", budget=13_000)
+    names, own = hash_chain(10), hash_chain(5, seed="own")
+    filled(source, names)
+    filled(target, own)
+
+    status = await ended(client, await ask(client, source, target, names))
+
+    assert (status.state, status.fault) == ("failed", "target_full")
+    assert target.engine.pages(own) == 5
+    assert source.engine.pages(names) == 10
+    assert target.engine.store.usage().promised == 0
+
+
+async def test_a_move_that_cannot_pay_or_be_in_time_is_declined_with_the_numbers(
+    make_shim: MakeShim, client: httpx.AsyncClient, hash_chain: HashChain
+) -> None:
+    source, target = await make_shim("a", rate=1000.0), await make_shim("b")
+    names = hash_chain(10)
+    filled(source, names)
+
+    worth = await ended(client, await ask(client, source, target, names, worth_s=0.5))
+    late = await ended(client, await ask(client, source, target, names, id="m-2", deadline_s=1.0))
+
+    assert (worth.state, worth.fault) == (late.state, late.fault) == ("declined", "not_worth_it")
+    assert worth.detail.startswith("worth_s")
+    assert late.detail.startswith("deadline_s")
+    assert worth.expected_s is not None
+    assert worth.expected_s > 0.5
+    assert worth.attempts == 0
+
+
+async def test_cancelling_frees_the_room_at_the_target_at_once(
+    make_shim: MakeShim, client: httpx.AsyncClient, hash_chain: HashChain, eventually: Eventually
+) -> None:
+    source, target = await make_shim("a"), await make_shim("b")
+    names = hash_chain(10)
+    filled(source, names)
+    reached = asyncio.Event()
+
+    async def hold(index: int) -> None:
+        if index == 5:
+            reached.set()
+            await asyncio.Event().wait()
+
+    source.engine.on_read = hold
+    url = await ask(client, source, target, names)
+    async with asyncio.timeout(PATIENCE_S):
+        await reached.wait()
+    status = MigrationStatus.model_validate_json((await client.delete(url)).content)
+
+    assert (status.state, status.fault) == ("cancelled", "cancelled")
+    assert source.engine.pages(names) == 10
+    assert source.engine.store.usage().pinned == 0
+    await eventually(lambda: not target.receiver.arriving)
+    assert target.engine.store.usage().promised == 0
+    assert (await ended(client, url)) == status
+
+
+async def test_one_cancelled_before_it_began_ends_too(
+    make_shim: MakeShim, hash_chain: HashChain, client: httpx.AsyncClient
+) -> None:
+    source = await make_shim("a")
+    request = MigrationRequest(
+        id="m-1", trajectory="t", target="http://127.0.0.1:9", page_hashes=tuple(hash_chain(1)), deadline_s=9
+    )
+    source.migrations.start(request)
+    async with asyncio.timeout(PATIENCE_S):
+        status = await source.migrations.cancel("m-1")
+
+    assert status.state == "cancelled"
+
+
+async def test_the_deadline_ends_a_move(
+    make_shim: MakeShim, client: httpx.AsyncClient, hash_chain: HashChain, eventually: Eventually
+) -> None:
+    source, target = await make_shim("a"), await make_shim("b")
+    names = hash_chain(10)
+    filled(source, names)
+
+    async def hold(index: int) -> None:
+        if index == 5:
+            await asyncio.Event().wait()
+
+    source.engine.on_read = hold
+    status = await ended(client, await ask(client, source, target, names, deadline_s=1.0))
+
+    assert (status.state, status.fault) == ("expired", "deadline")
+    assert source.engine.pages(names) == 10
+    await eventually(lambda: not target.receiver.arriving)
+    assert target.engine.store.usage().promised == 0
+
+
+async def test_weights_updated_in_the_middle_end_a_move(
+    make_shim: MakeShim, client: httpx.AsyncClient, hash_chain: HashChain
+) -> None:
+    source, target = await make_shim("a"), await make_shim("b")
+    names = hash_chain(10)
+    filled(source, names)
+
+    async def update(index: int) -> None:
+        if index == 5:
+            source.engine.store.set_weight_version("2")
+
+    source.engine.on_read = update
+    status = await ended(client, await ask(client, source, target, names))
+
+    assert (status.state, status.fault) == ("failed", "weights_changed")
+    assert status.detail.startswith("weight_version")
+
+
+async def test_a_page_lost_at_the_source_ends_the_prefix_there(
+    make_shim: MakeShim, client: httpx.AsyncClient, hash_chain: HashChain
+) -> None:
+    source, target = await make_shim("a"), await make_shim("b")
+    names = hash_chain(10)
+    filled(source, names)
+    store = source.engine.store
+    path = store.root / "pages" / source.engine.own.digest / f"{names[6]}.0"
+    path.write_bytes(path.read_bytes()[: HEADER.size] + bytes(source.engine.own.layout.rank_page_bytes))
+
+    status = await ended(client, await ask(client, source, target, names))
+
+    assert (status.state, status.tokens_landed) == ("landed", 6 * 4)
+    assert status.released == 6
+    assert target.engine.pages(names) == 6
+
+
+async def test_nothing_to_move_an_unreachable_target_and_an_engine_that_cannot_are_told_apart(
+    make_shim: MakeShim, client: httpx.AsyncClient, hash_chain: HashChain
+) -> None:
+    source, target = await make_shim("a"), await make_shim("b")
+    names = hash_chain(3)
+
+    nothing = await ended(client, await ask(client, source, target, names))
+    filled(source, names)
+    nowhere = await ended(client, await ask(client, source, "http://127.0.0.1:9", names, id="m-2"))
+    target.engine.refusal = "pipeline parallel"
+    cannot = await ended(client, await ask(client, source, target, names, id="m-3"))
+
+    assert (nothing.fault, nowhere.fault, cannot.fault) == ("nothing_to_move", "target_unreachable", "engine")
+    assert "pipeline parallel" in cannot.detail
+
+
+async def test_bad_requests_name_the_field(make_shim: MakeShim, client: httpx.AsyncClient) -> None:
+    shim = await make_shim("a")
+    url = f"{shim.url}/shim/v1/migrations"
+    good = {"id": "m", "trajectory": "t", "target": "http://x", "deadline_s": 1, "rid": "r"}
+
+    async def refused(body: dict[str, Any]) -> dict[str, Any]:
+        answer = await client.post(url, json=body)
+        assert answer.status_code == 422
+        found: dict[str, Any] = answer.json()
+        return found
+
+    assert (await refused({**good, "deadline_s": 0}))["field"] == "deadline_s"
+    assert (await refused({**good, "target": "ftp://x"}))["field"] == "target"
+    assert (await refused({**good, "page_hashes": ["xyz"]}))["field"].startswith("page_hashes")
+    assert "rid" in (await refused({**good, "rid": None}))["detail"]
+    assert (await client.get(f"{url}/unknown")).status_code == 404
+    assert (await client.delete(f"{url}/unknown")).status_code == 404
+    assert (await client.get(f"{url}/m?wait=soon")).json()["field"] == "wait"
+
+
+async def test_the_handshake_and_health_say_who_stands_there(
+    make_shim: MakeShim, client: httpx.AsyncClient
+) -> None:
+    shim = await make_shim("a")
+
+    handshake = (await client.get(f"{shim.url}/shim/v1/handshake")).json()
+    health = (await client.get(f"{shim.url}/shim/v1/health")).json()
+
+    assert handshake["namespace"]["model"] == "tiny"
+    assert handshake["transports"] == {"tcp": shim.receiver.address}
+    assert health["instance"] == handshake["instance"]
+    assert (health["engine"], health["migrations"]) == ("ready", 0)

@@ -1,0 +1,55 @@
+"""How pages get from one shim to another. ``tcp`` is built in; others are extras behind this interface."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from heddle_shim.transfer.engine_side import Offer, PageSource
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far a push is. Pages count from the first of the prefix."""
+
+    present: int = 0
+    """Pages the target had at the first connection."""
+    moved: int = 0
+    bytes: int = 0
+    complete: int = 0
+    """Pages of the prefix that are complete at the target; 0 until the push is over."""
+    attempts: int = 0
+
+
+class Transport(Protocol):
+    """The sending side."""
+
+    @property
+    def name(self) -> str:
+        """Key of ``Handshake.transports``."""
+
+    async def push(self, address: str, offer: Offer, source: PageSource, progress: Progress) -> None:
+        """Brings the offer's pages to the receiver at ``address``, over broken connections too. Cancelling
+        it tells the receiver.
+
+        Raises:
+            TransferFault: it was refused or could not be finished; what had arrived stays usable.
+        """
+
+
+class Receiver(Protocol):
+    """The receiving side."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def address(self) -> str:
+        """What a sender connects to."""
+
+    @property
+    def arriving(self) -> int:
+        """Offers accepted and not over."""
+
+    async def start(self) -> None: ...
+
+    async def close(self) -> None:
+        """Ends all arrivals. Safe to repeat."""
