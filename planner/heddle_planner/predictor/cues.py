@@ -1,0 +1,169 @@
+"""Signs in texts and tool names of how far an agent is: plan items, errors, words of ending; hashed word
+pairs.
+"""
+
+import math
+import re
+import zlib
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+TOOL_KINDS: Final = ("run", "read", "search", "edit", "plan", "agent", "person", "finish", "other")
+_KIND_WORDS: Final = (
+    ("finish", ("finish", "submit", "complete_task", "final_answer", "done_task", "end_task", "transfer")),
+    ("plan", ("todo", "plan", "think", "note", "memory")),
+    ("agent", ("agent", "task", "delegate", "spawn")),
+    ("person", ("user", "respond", "ask", "human", "message", "reply")),
+    ("search", ("search", "grep", "glob", "find", "lookup", "list", "query", "browse")),
+    ("edit", ("edit", "write", "replace", "patch", "insert", "create", "update", "book", "cancel", "delete")),
+    ("read", ("read", "view", "open", "cat", "get", "fetch", "show", "click", "scroll")),
+    ("run", ("bash", "run", "exec", "shell", "python", "terminal", "test", "command", "calc", "compute")),
+)
+"""The first kind one of whose words is in a tool's name is its kind."""
+
+MOST_TEXT: Final = 4_000
+"""Characters of a text that are looked at: its beginning and its end, in equal parts."""
+MOST_WORDS: Final = 256
+WORD_BUCKETS: Final = 4096
+
+_PATTERNS: Final = {
+    "ending": re.compile(
+        r"\b(final(ly)?|in summary|summary|complet(e|ed)|finished|all (tests|checks) pass|successfully|"
+        r"anything else|conclusion|submit|\bdone\b)",
+        re.I,
+    ),
+    "starting": re.compile(r"\b(let me start|first|begin|explor|look at|understand|investigat)", re.I),
+    "checking": re.compile(r"\b(verify|double[- ]check|re-?run|test|review|confirm|make sure)", re.I),
+    "trouble": re.compile(
+        r"(traceback|error|exception|failed|failure|not found|cannot|unable|permission denied|no such file)",
+        re.I,
+    ),
+    "retrying": re.compile(
+        r"\b(try again|instead|another approach|wait|hmm|actually|still|unfortunately)", re.I
+    ),
+    "items": re.compile(r"^\s*(?:[-*]|\d+[.)])\s", re.M),
+    "question": re.compile(r"\?\s*(?:$|\n)"),
+    "code": re.compile(r"```|\bdef |\bclass |\bimport |[{};]$", re.M),
+}
+_OBSERVED: Final = ("ending", "trouble", "question")
+
+CUE_FEATURES: Final = (
+    *(f"cue_{name}" for name in _PATTERNS),
+    *(f"recent_cue_{name}" for name in _PATTERNS),
+    *(f"observed_{name}" for name in _OBSERVED),
+    *(f"recent_observed_{name}" for name in _OBSERVED),
+    "log_text",
+    "log_observation",
+    "log_prompt_text",
+    "prompt_items",
+    "prompt_code",
+    "prompt_questions",
+)
+
+
+def tool_kind(tool: str) -> int:
+    """Index of a tool's kind in `TOOL_KINDS`, by words in its name."""
+    name = tool.lower()
+    for kind, words in _KIND_WORDS:
+        if any(word in name for word in words):
+            return TOOL_KINDS.index(kind)
+    return TOOL_KINDS.index("other")
+
+
+def cut_middle(text: str, most: int = MOST_TEXT) -> str:
+    """The beginning and the end of a text that is longer than ``most`` characters."""
+    return text if len(text) <= most else text[: most // 2] + "\n" + text[-(most // 2) :]
+
+
+_WORD: Final = re.compile(r"[A-Za-z_]{2,}|\d+")
+
+
+def hashed_words(text: str, mark: str) -> list[int]:
+    """Buckets of words and neighbouring pairs, each once; digits are all alike. ``mark`` keeps sources
+    apart.
+    """
+    words = ["0" if word[0].isdigit() else word.lower() for word in _WORD.findall(text)][-MOST_WORDS:]
+    terms = {f"{mark}{word}" for word in words}
+    terms.update(f"{mark}{a} {b}" for a, b in pairwise(words))
+    return [zlib.crc32(term.encode()) % WORD_BUCKETS for term in terms]
+
+
+_RECENT: Final = 0.35
+
+
+@dataclass(slots=True)
+class TextCues:
+    """Running signs of one trajectory. All NaN where no text was seen."""
+
+    _last: list[float] = field(default_factory=lambda: [math.nan] * len(_PATTERNS))
+    _recent: list[float] = field(default_factory=lambda: [math.nan] * len(_PATTERNS))
+    _seen_last: list[float] = field(default_factory=lambda: [math.nan] * len(_OBSERVED))
+    _seen_recent: list[float] = field(default_factory=lambda: [math.nan] * len(_OBSERVED))
+    _text: str | None = None
+    _observation: str | None = None
+    _prompt: str | None = None
+    _prompt_numbers: list[float] = field(default_factory=lambda: [math.nan] * 4)
+
+    def start(self, prompt: str | None) -> None:
+        """Takes the prompt."""
+        if prompt is None:
+            return
+        self._prompt = cut_middle(prompt)
+        self._prompt_numbers = [
+            math.log1p(len(prompt)),
+            float(len(_PATTERNS["items"].findall(prompt))),
+            float(prompt.count("```")),
+            float(prompt.count("?")),
+        ]
+
+    def observe(self, text: str | None, observation: str | None) -> None:
+        """Takes a step's output, and what its predecessor's tool said."""
+        self._text = cut_middle(text) if text is not None else None
+        self._observation = cut_middle(observation) if observation is not None else None
+        _follow(self._last, self._recent, tuple(_PATTERNS), self._text)
+        _follow(self._seen_last, self._seen_recent, _OBSERVED, self._observation)
+
+    def numbers(self, steps: int) -> list[float]:
+        """For `CUE_FEATURES`."""
+        return [
+            *self._last,
+            *self._recent,
+            *self._seen_last,
+            *self._seen_recent,
+            math.log1p(len(self._text)) if self._text is not None else math.nan,
+            math.log1p(len(self._observation)) if self._observation is not None else math.nan,
+            *self._prompt_numbers,
+        ]
+
+    def words(self) -> NDArray[np.int64] | None:
+        """Buckets of what was said last; of the prompt before the first step. None without text."""
+        found: list[int] = []
+        if self._text is not None:
+            found += hashed_words(self._text, ">")
+        if self._observation is not None:
+            found += hashed_words(self._observation, "<")
+        if self._prompt is not None:
+            found += hashed_words(self._prompt, "#")
+        return np.unique(np.asarray(found, dtype=np.int64)) if found else None
+
+    def recent_text(self) -> str | None:
+        """The last observation and output, for models that read."""
+        parts = [part for part in (self._observation, self._text) if part]
+        if not parts and self._prompt:
+            return self._prompt
+        return "\n".join(parts) or None
+
+
+def _follow(last: list[float], recent: list[float], names: tuple[str, ...], text: str | None) -> None:
+    for index, name in enumerate(names):
+        if text is None:
+            last[index] = math.nan
+            continue
+        found = min(20, sum(1 for _ in _PATTERNS[name].finditer(text)))
+        last[index] = float(found)
+        before = recent[index]
+        recent[index] = float(found) if math.isnan(before) else before + _RECENT * (found - before)
