@@ -9,7 +9,10 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
-from typing import Protocol
+from typing import Final, Protocol
+
+ANNOUNCED_TENANT: Final = "\0announced"
+"""Stands for the caller of a trajectory that has not come yet; no hash of a key is like it."""
 
 
 class Who(Protocol):
@@ -50,6 +53,10 @@ class LiveTrajectory:
     segment: int = 0
     worker: str | None = None
     last_ended: float | None = None
+    has_arrived: bool = False
+    """A step of it has come; else it was only announced."""
+    rollout: str | None = None
+    """Id of the batch that announced it."""
 
 
 class Directory:
@@ -64,6 +71,7 @@ class Directory:
         self._by_handle: dict[int, LiveTrajectory] = {}
         self._by_id: dict[str, dict[str, LiveTrajectory]] = {}
         self._groups: dict[tuple[str, str], tuple[int, set[int]]] = {}
+        self._announced: dict[str, LiveTrajectory] = {}
         self._handles = count(1)
         self._group_handles = count(1)
 
@@ -79,6 +87,9 @@ class Directory:
         key = (tenant, who.trajectory_id)
         now = time.time()
         live = self._by_key.pop(key, None)
+        if live is None and (live := self._announced.pop(who.trajectory_id, None)) is not None:
+            self._claim(live, tenant)
+            live.source = who.source
         if live is None:
             handle = next(self._handles)
             live = LiveTrajectory(
@@ -105,6 +116,32 @@ class Directory:
             live.model = model
         return live
 
+    def announce(
+        self, trajectory_id: str, *, group_id: str, sample: int, model: str | None, rollout: str
+    ) -> LiveTrajectory:
+        """An entry for a trajectory that will come. Nobody's yet: it becomes the first caller's who names the
+        id, which only those know who were told it.
+        """
+        handle = next(self._handles)
+        now = time.time()
+        live = LiveTrajectory(
+            handle=handle,
+            group=self._join(ANNOUNCED_TENANT, group_id, handle),
+            trajectory_id=trajectory_id,
+            tenant=ANNOUNCED_TENANT,
+            source="rollout",
+            group_id=group_id,
+            sample=sample,
+            parent_id=None,
+            model=model,
+            started_at=now,
+            last_seen_at=now,
+            rollout=rollout,
+        )
+        self._by_handle[handle] = live
+        self._announced[trajectory_id] = live
+        return live
+
     def oldest(self) -> LiveTrajectory | None:
         """The entry seen longest ago."""
         return next(iter(self._by_key.values()), None)
@@ -128,18 +165,34 @@ class Directory:
         live = self._by_handle.pop(handle, None)
         if live is None:
             return None
-        del self._by_key[(live.tenant, live.trajectory_id)]
-        namesakes = self._by_id[live.trajectory_id]
-        del namesakes[live.tenant]
-        if not namesakes:
-            del self._by_id[live.trajectory_id]
-        if live.group_id is not None:
-            key = (live.tenant, live.group_id)
-            _, members = self._groups[key]
-            members.discard(handle)
-            if not members:
-                del self._groups[key]
+        if self._announced.get(live.trajectory_id) is live:
+            del self._announced[live.trajectory_id]
+        else:
+            del self._by_key[(live.tenant, live.trajectory_id)]
+            namesakes = self._by_id[live.trajectory_id]
+            del namesakes[live.tenant]
+            if not namesakes:
+                del self._by_id[live.trajectory_id]
+        self._leave_group(live)
         return live
+
+    def _claim(self, live: LiveTrajectory, tenant: str) -> None:
+        """An announced trajectory has come, with its caller's key; its group keeps the core's number."""
+        self._leave_group(live)
+        live.tenant = tenant
+        if live.group_id is not None and live.group is not None:
+            group = self._groups.setdefault((tenant, live.group_id), (live.group, set()))
+            group[1].add(live.handle)
+        self._by_id.setdefault(live.trajectory_id, {})[tenant] = live
+
+    def _leave_group(self, live: LiveTrajectory) -> None:
+        if live.group_id is None:
+            return
+        key = (live.tenant, live.group_id)
+        _, members = self._groups[key]
+        members.discard(live.handle)
+        if not members:
+            del self._groups[key]
 
     def _join(self, tenant: str, group_id: str | None, handle: int) -> int | None:
         if group_id is None:

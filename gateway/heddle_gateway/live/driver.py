@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from heddle_core import Core, Dispatch, Expire, Reject, Scan, Withdraw
 
+from heddle_gateway.live.decision_feed import DecisionFeed
 from heddle_gateway.live.decisions import FailureKind
 from heddle_gateway.live.directory import Directory, LiveTrajectory
 from heddle_gateway.live.ticket import Ticket
@@ -64,7 +65,8 @@ class Driver:
     """One per process. Also the fleet's listener: worker events go straight to the core.
 
     ``max_trajectories`` bounds memory: beyond it the trajectory seen longest ago is finished.
-    ``on_expire`` hears of each trajectory that is forgotten, and why: "idle" or "finished".
+    ``on_expire`` hears of each trajectory that is forgotten, and why: "idle" or "finished"; ``on_first_step``
+    of each that has come, with its estimated prompt tokens. ``feed`` tells onlookers what is decided.
     """
 
     def __init__(
@@ -75,11 +77,14 @@ class Driver:
         max_trajectories: int,
         on_expire: Callable[[LiveTrajectory, str], None],
         clock: Callable[[], int] = monotonic_micros,
+        on_first_step: Callable[[LiveTrajectory, int], None] = lambda live, prompt_tokens: None,
     ) -> None:
         self._core = core
         self._clock = clock
         self._max_trajectories = max_trajectories
         self._on_expire = on_expire
+        self._on_first_step = on_first_step
+        self.feed = DecisionFeed()
         self._tickets: dict[int, Ticket] = {}
         self._steps = count(1)
         self._timer: asyncio.TimerHandle | None = None
@@ -106,6 +111,9 @@ class Driver:
         )
         if len(self.directory) > self._max_trajectories:
             self._retire_the_oldest()
+        if not trajectory.has_arrived:
+            trajectory.has_arrived = True
+            self._on_first_step(trajectory, prompt_tokens)
         return ticket
 
     def first_byte(self, ticket: Ticket) -> None:
@@ -181,6 +189,40 @@ class Driver:
             )
         )
 
+    # ---------------------------------------------------------------- knowledge
+
+    def predicted(self, trajectory: LiveTrajectory, *, mean: float, sigma: float) -> None:
+        """A predictor's word: output tokens still to come, and the spread of their logarithm. What is held is
+        ranked anew. Raises ValueError for numbers that cannot be.
+        """
+        self._carry_out(self._core.predicted(self._clock(), trajectory.handle, mean, sigma))
+        self.feed.publish("predicted", trajectory_id=trajectory.trajectory_id, mean=mean, sigma=sigma)
+
+    def expect(self, trajectory: LiveTrajectory, *, mean: float, sigma: float) -> None:
+        """A trajectory that was announced: it is ranked from now on. Raises ValueError for numbers that
+        cannot be.
+        """
+        self._carry_out(
+            self._core.trajectory_expected(
+                self._clock(), trajectory.handle, group=trajectory.group, mean=mean, sigma=sigma
+            )
+        )
+
+    def install_plan(self, serial: int, shares: Iterable[tuple[int, int]], *, ttl_ms: int) -> None:
+        """Shares of the ranks, (worker, trajectories) each, the longest first. ``serial`` grows with every
+        call. Raises ValueError for shares that cannot be.
+        """
+        partition = [{"worker": worker, "size": size} for worker, size in shares]
+        spec = {"version": serial, "partition": partition, "ttl_ms": ttl_ms}
+        self._carry_out(self._core.install_plan(self._clock(), json.dumps(spec)))
+        self.feed.publish("plan_installed", serial=serial, shares=partition, ttl_ms=ttl_ms)
+
+    def active(self) -> list[tuple[int, int, float | None, int, int, int | None]]:
+        """Of each active trajectory: (handle, remaining tokens, sigma of its prediction, context tokens,
+        tokens generated, home worker).
+        """
+        return self._core.active_views()
+
     # ---------------------------------------------------------------- policy and views
 
     def policy(self) -> dict[str, Any]:
@@ -238,6 +280,8 @@ class Driver:
 
     def _carry_out(self, actions: "Iterable[Action]") -> None:
         for action in actions:
+            if self.feed.watched:
+                self._show(action)
             match action:
                 case Dispatch() | Reject():
                     ticket = self._tickets.get(action.step)
@@ -252,6 +296,22 @@ class Driver:
                     if live is not None:
                         self._on_expire(live, action.reason)
         self._follow_the_core()
+
+    def _show(self, action: "Action") -> None:
+        """Tells onlookers of an action; workers are named by id here."""
+        handle = action.trajectory if isinstance(action, Expire) else None
+        if handle is None and (ticket := self._tickets.get(getattr(action, "step", 0))) is not None:
+            handle = ticket.handle
+        live = self.directory.by_handle(handle) if handle is not None else None
+        names = ("step", "worker", "generation", "level", "priority", "attempt", "status", "reason")
+        facts = {name: getattr(action, name) for name in names if hasattr(action, name)}
+        worker = facts.pop("worker", None)
+        self.feed.publish(
+            type(action).__name__.lower(),
+            trajectory_id=live.trajectory_id if live is not None else None,
+            worker=None if worker is None else str(worker),
+            **facts,
+        )
 
     def _follow_the_core(self) -> None:
         """Keeps the one timer no later than the core's next; an early one is cheaper than moving it back."""
