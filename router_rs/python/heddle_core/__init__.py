@@ -7,9 +7,11 @@ import warnings
 from heddle_core import _native
 from heddle_core._native import (
     Answer,
+    CancelMigration,
     Core,
     Dispatch,
     Expire,
+    Migrate,
     Reject,
     Scan,
     SimWorkload,
@@ -22,15 +24,16 @@ from heddle_core._native import (
     solve,
     splice,
 )
-from heddle_core.names import Dialect, FailureKind, HistoryUnit, Outcome
+from heddle_core.names import Dialect, FailureKind, HistoryUnit, MigrationFailure, Outcome
 from heddle_core.plans import CostName, PlannedWorker, SolvedPlan, SolverName
 
-Action = Dispatch | Reject | Withdraw | Expire
+Action = Dispatch | Reject | Withdraw | Migrate | CancelMigration | Expire
 """What the core wants done."""
 
 __all__ = [
     "Action",
     "Answer",
+    "CancelMigration",
     "Core",
     "CostName",
     "Dialect",
@@ -38,6 +41,8 @@ __all__ = [
     "Expire",
     "FailureKind",
     "HistoryUnit",
+    "Migrate",
+    "MigrationFailure",
     "Outcome",
     "PlannedWorker",
     "Reject",

@@ -5,15 +5,17 @@ from typing import Any, Final, final
 
 from typing_extensions import Buffer
 
-from heddle_core.names import Dialect, FailureKind, HistoryUnit, Outcome
+from heddle_core.names import Dialect, FailureKind, HistoryUnit, MigrationFailure, Outcome
 from heddle_core.plans import CostName, SolvedPlan, SolverName
 
 __all__ = [
     "DEBUG_BUILD",
     "Answer",
+    "CancelMigration",
     "Core",
     "Dispatch",
     "Expire",
+    "Migrate",
     "Reject",
     "Scan",
     "SimWorkload",
@@ -63,13 +65,41 @@ class Withdraw:
     generation: int
 
 @final
+class Migrate:
+    """Move this trajectory's KV, in its tool gap; then report migration_landed or migration_failed.
+
+    ``tokens`` of context lie at the source, as far as is known. Give it up after ``within_us``.
+    ``worth_us`` is what computing the context again would take: do not begin a transfer that takes longer;
+    None where somebody insists.
+    """
+
+    migration: int
+    trajectory: int
+    from_worker: int
+    from_generation: int
+    to_worker: int
+    to_generation: int
+    tokens: int
+    within_us: int
+    worth_us: int | None
+
+@final
+class CancelMigration:
+    """Stop this transfer; report how it ended all the same."""
+
+    migration: int
+    trajectory: int
+    from_worker: int
+    to_worker: int
+
+@final
 class Expire:
     """Forget this trajectory: idle beyond the TTL, or finished with no live step."""
 
     trajectory: int
     reason: str
 
-_Action = Dispatch | Reject | Withdraw | Expire
+_Action = Dispatch | Reject | Withdraw | Migrate | CancelMigration | Expire
 
 @final
 class Core:
@@ -96,12 +126,17 @@ class Core:
         kv_tokens: int,
         has_priority: bool,
         profile_json: str | None = None,
+        transfer_tokens_per_s: float | None = None,
+        transfer_setup_us: int = 0,
+        weights: int = 0,
     ) -> list[_Action]:
         """A worker can be used, or says anew what it can do; a new generation voids the old one's residency.
 
         ``kv_tokens``: 0 for unknown. ``profile_json``: an object with any of ``token_us``,
         ``token_us_per_seq``, ``token_us_per_context_token``, ``prefill_tokens_per_s`` and ``pinned`` (do
-        not learn from observed speed); what is absent follows from the degree.
+        not learn from observed speed); what is absent follows from the degree. ``transfer_tokens_per_s``: KV
+        tokens a second that it can send or receive, None where it cannot; ``transfer_setup_us`` is what a
+        transfer takes whatever it moves. ``weights``: a number for the weights it runs.
         """
     def worker_draining(self, now: int, worker: int, generation: int) -> list[_Action]:
         """No new steps there while another worker can take them."""
@@ -142,13 +177,17 @@ class Core:
         cached_tokens: int,
     ) -> list[_Action]: ...
     # knowledge
-    def predicted(self, now: int, trajectory: int, mean: float, sigma: float) -> list[_Action]:
-        """``mean``: output tokens still to come; ``sigma``: standard deviation of their logarithm, 0 to 5."""
+    def predicted(
+        self, now: int, trajectory: int, mean: float, sigma: float, *, gap_us: int | None = None
+    ) -> list[_Action]:
+        """``mean``: output tokens still to come; ``sigma``: standard deviation of their logarithm, 0 to 5;
+        ``gap_us``: expected microseconds of the tool gap, from the end of the last step.
+        """
     def trajectory_expected(
         self, now: int, trajectory: int, *, group: int | None, mean: float, sigma: float
     ) -> list[_Action]:
-        """Announces a trajectory before its first step: it is ranked among the active ones from now on. Said of
-        a known one it is a prediction.
+        """Announces a trajectory before its first step: it is ranked among the active ones from now on. Said
+        of a known one it is a prediction.
         """
     def install_plan(self, now: int, plan_json: str) -> list[_Action]:
         """``{"version": n, "partition": [{"worker": id, "size": n}, ...], "ttl_ms": n}``, shares by rank, the
@@ -158,6 +197,15 @@ class Core:
         """Changes the fields that the object names and sorts what is held anew."""
     def trajectory_finished(self, now: int, trajectory: int) -> list[_Action]:
         """Its owner says that it is over: Expire at once, or when its last live step has ended."""
+    # moving KV
+    def migration_asked(self, now: int, trajectory: int, to_worker: int) -> list[_Action]:
+        """A person wants it: begins at once in a tool gap, else with the next one. See ``move_views``."""
+    def migration_landed(self, now: int, migration: int, tokens: int) -> list[_Action]:
+        """The target holds ``tokens`` of context: it is the trajectory's home now."""
+    def migration_failed(self, now: int, migration: int, why: MigrationFailure) -> list[_Action]:
+        """The source holds the KV as before."""
+    def weights_updated(self, now: int, worker: int, generation: int, weights: int) -> list[_Action]:
+        """What KV the worker holds is void."""
     # time
     def poll_timeout(self) -> int | None:
         """When to call ``handle_timeout``; ask again after every event."""
@@ -178,7 +226,11 @@ class Core:
         """By id: ``worker, generation, state, degree, slots, running, preempted, queued, homed,
         homed_remaining, kv_tokens, kv_committed, kv_used, suspect_until, speed_scale``, and the believed
         costs, scale included: ``token_us, token_us_per_seq, token_us_per_context_token,
-        prefill_tokens_per_s``.
+        prefill_tokens_per_s``; ``can_migrate``.
+        """
+    def move_views(self) -> list[dict[str, Any]]:
+        """Moves of KV that have not ended, oldest first: ``migration, trajectory, from_worker, to_worker,
+        tokens, asked_by, state, asked_at, began_at`` (0 before)``, expected_us, waited_for``.
         """
     def stats(self) -> dict[str, int]:
         """Numbers by name: what is the case now, and totals since the start (``*_total``)."""

@@ -66,6 +66,8 @@ impl Run {
                 kv_tokens: 20_000_000,
                 has_priority: true,
                 profile: None,
+                link: None,
+                weights: 0,
             }));
         }
         for trajectory in 0..TRAJECTORIES {
@@ -76,6 +78,7 @@ impl Run {
                 trajectory,
                 mean,
                 sigma: 0.5,
+                gap_us: None,
             });
             if run.live.len() as u64 > live {
                 run.end_one();
@@ -179,6 +182,7 @@ impl Run {
             trajectory,
             mean,
             sigma: 0.5,
+            gap_us: None,
         });
     }
 }

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::{StepId, TrajectoryId, WorkerId};
+use crate::{Micros, MigrationId, StepId, TrajectoryId, WorkerId};
 
 /// Something to do.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -21,6 +21,19 @@ pub enum Action {
         /// Generation it was sent to.
         generation: u64,
     },
+    /// Move this trajectory's KV; then report that the migration landed or failed.
+    Migrate(Migrate),
+    /// Stop this transfer, and report how it ended all the same.
+    CancelMigration {
+        /// The migration.
+        migration: MigrationId,
+        /// Whose KV.
+        trajectory: TrajectoryId,
+        /// The worker that sends.
+        from: WorkerId,
+        /// The worker that receives.
+        to: WorkerId,
+    },
     /// Forget this trajectory.
     Expire {
         /// The trajectory.
@@ -28,6 +41,30 @@ pub enum Action {
         /// Why.
         reason: ExpireReason,
     },
+}
+
+/// Whose KV is moved from where to where, and how long that may take.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Migrate {
+    /// Handle of the migration.
+    pub migration: MigrationId,
+    /// Whose KV.
+    pub trajectory: TrajectoryId,
+    /// The worker that has it.
+    pub from: WorkerId,
+    /// Its generation.
+    pub from_generation: u64,
+    /// The worker that gets it.
+    pub to: WorkerId,
+    /// Its generation.
+    pub to_generation: u64,
+    /// Context tokens that lie at the source, as far as is known.
+    pub tokens: u64,
+    /// Microseconds from now after which it is given up.
+    pub within_us: Micros,
+    /// Microseconds that computing the context again would take: a transfer that takes longer is not to be begun. Absent
+    /// where somebody insists.
+    pub worth_us: Option<Micros>,
 }
 
 /// Where and how a step is sent.

@@ -53,7 +53,7 @@ impl Core {
         if tally != trajectory.tally {
             fault(format!("tally {:?} of steps {tally:?}", trajectory.tally));
         }
-        if Phase::of(&tally) != trajectory.phase {
+        if trajectory.phase_now() != trajectory.phase {
             fault(format!("phase {:?} of steps {tally:?}", trajectory.phase));
         }
         if trajectory.finishing && tally.total() == 0 {
@@ -167,7 +167,10 @@ impl Core {
             _ => {}
         }
         let must_be_bounded = match step.state {
-            StepState::HeldPredecessor | StepState::HeldAdmission | StepState::HeldNoWorker => true,
+            StepState::HeldPredecessor
+            | StepState::HeldAdmission
+            | StepState::HeldNoWorker
+            | StepState::HeldMigration => true,
             StepState::HeldSlot => self.policy.order.variant().may_starve() && !step.overdue,
             _ => false,
         };
@@ -303,6 +306,7 @@ impl Core {
             let known = match timer {
                 Timer::Hold(step) => self.steps.contains(step),
                 Timer::Gap(trajectory) => self.trajectories.contains(trajectory),
+                Timer::Move(migration) => self.ledger.get(migration).is_some(),
                 Timer::PlanExpiry => self.plan.is_some(),
             };
             if !known {
@@ -317,6 +321,7 @@ impl Core {
         {
             faults.push(format!("applicant {} fits and is held", head.step));
         }
+        faults.extend(self.audit_moves());
         faults.extend(self.memory.prefixes.audit());
     }
 }

@@ -24,6 +24,11 @@ impl Core {
         if up.degree == 0 {
             return bad("degree", "must be at least 1");
         }
+        if let Some(link) = &up.link
+            && !(link.tokens_per_s.is_finite() && link.tokens_per_s > 0.0)
+        {
+            return bad("tokens_per_s", "must be a finite number above 0");
+        }
         let mut orphans = Vec::new();
         match self.workers.get_mut(up.worker) {
             Some(known) if up.generation < known.generation => {
@@ -33,7 +38,11 @@ impl Core {
             Some(known)
                 if up.generation == known.generation && known.state != WorkerState::Down =>
             {
+                let void = up.link.is_none() || up.weights != known.weights;
                 known.refresh(up);
+                if void {
+                    self.call_off_moves_of(up.worker);
+                }
             }
             known => {
                 let lives = known.is_some_and(|worker| worker.state != WorkerState::Down);
@@ -139,6 +148,11 @@ impl Core {
         worker.homed = crate::rank::Ranking::new();
         worker.committed = 0;
         worker.idle = 0;
+        worker.link = None;
+        self.end_moves_of(id);
+        let Some(worker) = self.workers.get(id) else {
+            return Vec::new();
+        };
         let queue: Vec<StepId> = worker.queue.iter().map(|queued| queued.step).collect();
         for &step in &queue {
             self.leave_queue(step);

@@ -9,7 +9,6 @@ use crate::action::{ExpireReason, RejectReason};
 use crate::event::{EventError, FailureKind, Outcome, StepEnded};
 use crate::machine::Core;
 use crate::step::{Attempt, Step, StepState};
-use crate::trajectory::Phase;
 use crate::worker::{Seat, WorkerState};
 use crate::{StepId, TrajectoryId, WorkerId};
 
@@ -164,7 +163,7 @@ impl Core {
         let trajectory_id = trajectory.id;
         trajectory.live.retain(|&live| live != id);
         trajectory.tally.leave(step.state);
-        let phase = Phase::of(&trajectory.tally);
+        let phase = trajectory.phase_now();
         let finished = trajectory.finishing && trajectory.tally.total() == 0;
         let unblocked =
             step.state == StepState::Aborting && trajectory.tally.count(StepState::Aborting) == 0;
@@ -239,6 +238,8 @@ impl Core {
             .is_some_and(|home| home.worker == attempt.worker)
         {
             trajectory.resident_tokens = context;
+            let weights = self.workers.get(attempt.worker).map(|w| w.weights);
+            trajectory.resident_weights = weights.unwrap_or(0);
         }
         let service = now.saturating_sub(attempt.dispatched_at);
         let growth = if step.context_before > 0 {
@@ -249,6 +250,7 @@ impl Core {
         self.estimator
             .step_seen(service, ended.output_tokens, growth);
         self.learn_speed(attempt, ended, prompt);
+        self.verify_move(step.trajectory, attempt.worker, ended);
     }
 
     /// Compares the time of a step with the belief about its worker.

@@ -208,6 +208,14 @@ impl Estimator {
         blend(&mut self.growth, growth as f64);
     }
 
+    /// Median length of a tool gap; 0 until enough were seen, so that nothing is taken for hidden in them.
+    pub fn usual_gap_us(&self) -> f64 {
+        if self.gaps.n < GAPS_NEEDED {
+            return 0.0;
+        }
+        self.gaps.mean.exp()
+    }
+
     /// Time in the tool gap after which a trajectory does not count as active: two sigmas past the usual gap, at
     /// most `dormant_after_ms` of the policy.
     pub fn dormant_after(&self, policy: &Policy) -> u64 {

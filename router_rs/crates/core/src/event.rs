@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::{GroupId, StepId, TrajectoryId, WorkerId};
+use crate::{GroupId, MigrationId, StepId, TrajectoryId, WorkerId};
 
 /// How a step ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -86,6 +86,56 @@ impl FailureKind {
     }
 }
 
+/// Why a transfer did not come about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MigrationFailure {
+    /// It was cancelled before it was complete.
+    Cancelled,
+    /// The workers found that it is not worth it, or that nothing is there to move.
+    Declined,
+    /// The target has no room.
+    TargetFull,
+    /// The two do not fit: model, layout, weights.
+    Mismatch,
+    /// It was not complete in time.
+    Deadline,
+    /// The source or the target cannot be reached.
+    Unreachable,
+    /// What arrived was broken, or anything else.
+    Broken,
+}
+
+impl MigrationFailure {
+    const ALL: [Self; 7] = [
+        Self::Cancelled,
+        Self::Declined,
+        Self::TargetFull,
+        Self::Mismatch,
+        Self::Deadline,
+        Self::Unreachable,
+        Self::Broken,
+    ];
+
+    /// The stable name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Cancelled => "cancelled",
+            Self::Declined => "declined",
+            Self::TargetFull => "target_full",
+            Self::Mismatch => "mismatch",
+            Self::Deadline => "deadline",
+            Self::Unreachable => "unreachable",
+            Self::Broken => "broken",
+        }
+    }
+
+    /// The failure of this name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|failure| failure.name() == name)
+    }
+}
+
 /// A worker and what it can do.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -104,6 +154,23 @@ pub struct WorkerUp {
     pub has_priority: bool,
     /// Cost table, or what the degree suggests.
     pub profile: Option<crate::belief::Profile>,
+    /// How its KV can be sent to other workers and received from them; absent where it cannot.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub link: Option<LinkSpec>,
+    /// Which weights it runs; KV of other weights is worth nothing to it.
+    #[serde(default)]
+    pub weights: u64,
+}
+
+/// What a worker announces of moving KV.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LinkSpec {
+    /// KV tokens a second that it can send or receive, above 0.
+    pub tokens_per_s: f64,
+    /// Microseconds that a transfer takes whatever it moves.
+    #[serde(default)]
+    pub setup_us: u64,
 }
 
 /// A request of a trajectory.
@@ -216,6 +283,9 @@ pub enum Event {
         /// Standard deviation of the logarithm of that length.
         #[serde(deserialize_with = "finite_or_nan")]
         sigma: f64,
+        /// Expected microseconds from the end of its last step to its next request; absent where unknown.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        gap_us: Option<u64>,
     },
     /// A trajectory of a batch that was announced: it counts among the active ones from now on, so that ranks, and the
     /// first placement of all of them, are those of the whole batch. Said of a known one it is a prediction.
@@ -235,6 +305,36 @@ pub enum Event {
     InstallPlan(crate::plan::PlanSpec),
     /// A new policy, complete.
     SetPolicy(Box<crate::policy::Policy>),
+    /// A person wants a trajectory's KV on another worker.
+    MigrationAsked {
+        /// The trajectory.
+        trajectory: TrajectoryId,
+        /// Where to.
+        to: WorkerId,
+    },
+    /// A transfer is complete: the target holds the KV.
+    MigrationLanded {
+        /// The migration, as its action named it.
+        migration: MigrationId,
+        /// Context tokens that the target holds of the trajectory now.
+        tokens: u64,
+    },
+    /// A transfer did not come about; the source holds the KV as before.
+    MigrationFailed {
+        /// The migration, as its action named it.
+        migration: MigrationId,
+        /// Why.
+        why: MigrationFailure,
+    },
+    /// A worker runs other weights from now on: KV computed before is void.
+    WeightsUpdated {
+        /// Handle of the worker.
+        worker: WorkerId,
+        /// Its generation.
+        generation: u64,
+        /// The weights.
+        weights: u64,
+    },
     /// The trajectory's owner says that it is over.
     TrajectoryFinished {
         /// The trajectory.

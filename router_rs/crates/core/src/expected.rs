@@ -22,7 +22,7 @@ impl Core {
         sigma: f64,
     ) -> Result<(), EventError> {
         if self.trajectories.contains(id) {
-            return self.predicted(id, mean, sigma);
+            return self.predicted(id, mean, sigma, None);
         }
         Prediction::check(mean, sigma)?;
         let mut trajectory = Trajectory::new(id, group);
@@ -33,7 +33,7 @@ impl Core {
             self.groups.join(group);
         }
         self.set_phase(id, Phase::InToolGap);
-        self.predicted(id, mean, sigma)?;
+        self.predicted(id, mean, sigma, None)?;
         self.rank(id);
         self.note_gap(id);
         Ok(())

@@ -21,6 +21,7 @@ pub struct Fleet {
     by_degree: Vec<Place>,
     usable: WorkerState,
     alive: usize,
+    links: usize,
 }
 
 impl Default for Fleet {
@@ -31,6 +32,7 @@ impl Default for Fleet {
             by_degree: Vec::new(),
             usable: WorkerState::Draining,
             alive: 0,
+            links: 0,
         }
     }
 }
@@ -114,6 +116,11 @@ impl Fleet {
         self.alive
     }
 
+    /// Workers that are not down and can move KV.
+    pub fn links(&self) -> usize {
+        self.links
+    }
+
     /// Derives what depends on the workers' states and degrees.
     pub fn refresh(&mut self) {
         let workers = &self.workers;
@@ -121,6 +128,8 @@ impl Fleet {
         self.by_degree
             .extend((0..workers.len()).filter(|&place| workers[place].state != WorkerState::Down));
         self.alive = self.by_degree.len();
+        let linked = |&&place: &&Place| workers[place].link.is_some();
+        self.links = self.by_degree.iter().filter(linked).count();
         self.by_degree
             .sort_by_key(|&place| Reverse(workers[place].degree));
         let active = workers
@@ -149,6 +158,7 @@ impl Fleet {
                 .zip(&self.workers)
                 .all(|(id, worker)| *id == worker.id)
             && self.alive == living
+            && self.links == self.workers.iter().filter(|w| w.link.is_some()).count()
             && self.by_degree.len() == living
             && (self.usable == WorkerState::Active) == active
     }

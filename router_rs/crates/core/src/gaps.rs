@@ -28,6 +28,7 @@ impl Core {
         }
         self.set_gap(id, Some(self.now));
         self.bound_gap(id);
+        self.reconsider(id);
     }
 
     /// Begins or ends a tool gap, and counts the trajectory's KV as idle or not.

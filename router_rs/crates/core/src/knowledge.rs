@@ -160,10 +160,16 @@ impl Core {
         if self.home_of(trajectory).is_some() {
             self.counters.moves += 1;
         }
+        self.rehome(id, home);
+    }
+
+    /// Takes a trajectory from its home to another, where nothing of it is known to be.
+    pub(crate) fn rehome(&mut self, id: TrajectoryId, home: Home) {
         self.leave_home(id);
         if let Some(trajectory) = self.trajectories.get_mut(id) {
             trajectory.home = Some(home);
             trajectory.resident_tokens = 0;
+            trajectory.moved = None;
         }
         self.enter_home(id);
     }
@@ -241,12 +247,14 @@ impl Core {
         id: TrajectoryId,
         mean: f64,
         sigma: f64,
+        gap_us: Option<u64>,
     ) -> Result<(), EventError> {
         Prediction::check(mean, sigma)?;
         let trajectory = self
             .trajectories
             .get_mut(id)
             .ok_or(EventError::UnknownTrajectory(id))?;
+        trajectory.gap_expected = gap_us;
         trajectory.prediction = Some(Prediction {
             length: LogNormal::with_mean(mean.max(1.0), sigma),
             generated: trajectory.generated,
@@ -254,6 +262,7 @@ impl Core {
         });
         self.renew_estimate(id);
         self.rekey_held(id);
+        self.reconsider(id);
         Ok(())
     }
 

@@ -6,7 +6,7 @@
 //!
 //! The way of a step: `pipeline` (arrival, admission), `placing`, `queue` (to dispatch), `ending`. Workers come and go in
 //! `churn`. What is known of lengths is kept up in `knowledge`, tool gaps in `gaps`. Families of alternatives: [`order`],
-//! [`placement`], [`admission`].
+//! [`placement`], [`admission`], [`migration`].
 
 pub mod action;
 pub mod admission;
@@ -26,6 +26,7 @@ pub mod journal;
 mod knowledge;
 pub mod lognormal;
 mod machine;
+pub mod migration;
 pub mod order;
 mod pipeline;
 pub mod placement;
@@ -56,5 +57,7 @@ pub type StepId = u64;
 pub type TrajectoryId = u64;
 /// Handle of a worker.
 pub type WorkerId = u64;
+/// Handle of a migration.
+pub type MigrationId = u64;
 /// Handle of a group.
 pub type GroupId = u64;

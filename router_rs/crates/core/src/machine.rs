@@ -13,6 +13,7 @@ use crate::fleet::{Fleet, Place};
 use crate::group::Groups;
 use crate::id_map::IdMap;
 use crate::journal::Journal;
+use crate::migration::Ledger;
 use crate::placement::Memory;
 use crate::plan::{Plan, PlanSpec};
 use crate::policy::Policy;
@@ -50,6 +51,14 @@ pub struct Core {
     pub(crate) queued: usize,
     /// Workers whose queue or seats changed since the core was settled.
     pub(crate) touched: Vec<WorkerId>,
+    /// Moves of KV that have not ended.
+    pub(crate) ledger: Ledger,
+    /// Trajectories whose KV may have to be moved, to be looked at when the core is settled.
+    pub(crate) reconsidered: Vec<TrajectoryId>,
+    /// Trajectories whose steps wait for a transfer that is over.
+    pub(crate) unmoved: Vec<TrajectoryId>,
+    /// A transfer has ended since requests were looked at.
+    pub(crate) links_freed: bool,
     pub(crate) arrivals: u64,
     pub(crate) dispatches: u64,
     /// Reused by placement, so that a decision does not allocate.
@@ -118,7 +127,8 @@ impl Core {
                 trajectory,
                 mean,
                 sigma,
-            } => self.predicted(trajectory, mean, sigma),
+                gap_us,
+            } => self.predicted(trajectory, mean, sigma, gap_us),
             Event::TrajectoryExpected {
                 trajectory,
                 group,
@@ -127,6 +137,23 @@ impl Core {
             } => self.trajectory_expected(trajectory, group, mean, sigma),
             Event::InstallPlan(spec) => self.install_plan(&spec),
             Event::SetPolicy(policy) => self.set_policy(*policy),
+            Event::MigrationAsked { trajectory, to } => self.migration_asked(trajectory, to),
+            Event::MigrationLanded { migration, tokens } => {
+                self.migration_landed(migration, tokens);
+                Ok(())
+            }
+            Event::MigrationFailed { migration, why } => {
+                self.migration_failed(migration, why);
+                Ok(())
+            }
+            Event::WeightsUpdated {
+                worker,
+                generation,
+                weights,
+            } => {
+                self.weights_updated(worker, generation, weights);
+                Ok(())
+            }
             Event::TrajectoryFinished { trajectory } => self.trajectory_finished(trajectory),
         };
         if taken.is_err() {
@@ -156,6 +183,7 @@ impl Core {
             match timer {
                 Timer::Hold(step) => self.hold_expired(step),
                 Timer::Gap(trajectory) => self.gap_expired(trajectory),
+                Timer::Move(migration) => self.move_expired(migration),
                 Timer::PlanExpiry => self.plan = None,
             }
             self.settle();
@@ -189,8 +217,14 @@ impl Core {
         self.now = self.now.max(now);
     }
 
-    /// Fills seats and lets applicants in until nothing more can be done.
+    /// Fills seats and lets applicants in until nothing more can be done, then looks at moves of KV.
     fn settle(&mut self) {
+        self.release_unmoved();
+        self.settle_steps();
+        self.settle_moves();
+    }
+
+    fn settle_steps(&mut self) {
         loop {
             while let Some(worker) = self.touched.pop() {
                 self.pump(worker);
@@ -215,7 +249,7 @@ impl Core {
         trajectory.tally.leave(step.state);
         trajectory.tally.enter(to);
         step.state = to;
-        let phase = Phase::of(&trajectory.tally);
+        let phase = trajectory.phase_now();
         let id = trajectory.id;
         self.set_phase(id, phase);
     }
@@ -263,6 +297,7 @@ impl Core {
             ExpireReason::Idle => Phase::Expired,
             ExpireReason::Finished => Phase::Finished,
         };
+        self.call_off_move_of(id);
         self.count_as_ended(id);
         self.unrank(id);
         self.set_phase(id, end);

@@ -25,6 +25,7 @@ impl Core {
             return Err(EventError::DuplicateStep(id));
         }
         self.greet(trajectory, group);
+        self.drop_request_of(trajectory);
         self.arrivals += 1;
         self.counters.arrived += 1;
         self.steps.insert(
@@ -82,6 +83,9 @@ impl Core {
         }
         if self.workers.alive() == 0 {
             self.no_worker(id);
+            return;
+        }
+        if self.waits_for_move(id) {
             return;
         }
         let Some(step) = self.steps.get(id) else {
@@ -174,6 +178,10 @@ impl Core {
         self.counters.holds_expired += 1;
         match step.state {
             StepState::HeldPredecessor => self.admit(id),
+            StepState::HeldMigration => {
+                let trajectory = step.trajectory;
+                self.call_off_move_of(trajectory);
+            }
             StepState::HeldAdmission => {
                 let applicant = Queued {
                     key: step.key,

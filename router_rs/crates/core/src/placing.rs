@@ -3,7 +3,7 @@
 use crate::action::RejectReason;
 use crate::fleet::Place;
 use crate::machine::Core;
-use crate::placement::{Ask, Choice, Memory, Scene};
+use crate::placement::{Ask, Carry, Choice, Memory, Scene};
 use crate::step::{Step, StepState};
 use crate::trajectory::Trajectory;
 use crate::worker::{KvRule, WorkerState};
@@ -118,6 +118,11 @@ impl Core {
     }
 
     pub(crate) fn ask<'a>(&'a self, step: &'a Step, trajectory: &Trajectory) -> Ask<'a> {
+        self.ask_for(trajectory, &step.chain)
+    }
+
+    /// What a placement is asked about a trajectory, with the prompt's hash chain.
+    pub(crate) fn ask_for<'a>(&'a self, trajectory: &Trajectory, chain: &'a [u64]) -> Ask<'a> {
         let group = trajectory.group.and_then(|group| self.groups.get(group));
         Ask {
             trajectory: trajectory.id,
@@ -125,11 +130,12 @@ impl Core {
             home: self
                 .home_of(trajectory)
                 .and_then(|worker| self.workers.place_of(worker.id)),
-            resident_tokens: trajectory.resident_tokens,
+            resident_tokens: self.resident_tokens(trajectory),
             footprint: self.footprint(trajectory),
             sibling_home: group.and_then(|group| group.last_home),
             informed: trajectory.prediction.is_some() || trajectory.generated > 0,
-            chain: &step.chain,
+            chain,
+            carry: Carry::Recompute,
         }
     }
 

@@ -8,6 +8,7 @@ use serde_json::Value;
 use thiserror::Error;
 
 use crate::admission::AdmissionKind;
+use crate::migration::MigrationKind;
 use crate::order::OrderKind;
 use crate::placement::PlacementKind;
 
@@ -21,6 +22,8 @@ pub struct Policy {
     pub placement: PlacementKind,
     /// Who may hold KV at all.
     pub admission: AdmissionKind,
+    /// When KV is moved to another worker in a tool gap.
+    pub migration: MigrationKind,
 
     /// Levels that priorities are quantised to (1 to 32): each is a metric label in the engine.
     pub priority_levels: u8,
@@ -79,6 +82,7 @@ impl Default for Policy {
             order: OrderKind::LongestFirst,
             placement: PlacementKind::ByRank,
             admission: AdmissionKind::WorkingSet,
+            migration: MigrationKind::WhenWorthIt,
             priority_levels: 32,
             priority_spacing: 16,
             preempt_levels: 4,

@@ -22,6 +22,8 @@ pub enum StepState {
     HeldSlot,
     /// Held: there is no worker.
     HeldNoWorker,
+    /// Held: its trajectory's KV is nearly where the step is to run.
+    HeldMigration,
     /// Sent to a worker.
     Dispatched,
     /// The answer has begun.
@@ -36,12 +38,13 @@ pub enum StepState {
 
 impl StepState {
     /// All states, in the order of [`Tally`].
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Arrived,
         Self::HeldPredecessor,
         Self::HeldAdmission,
         Self::HeldSlot,
         Self::HeldNoWorker,
+        Self::HeldMigration,
         Self::Dispatched,
         Self::Streaming,
         Self::Aborting,
@@ -50,11 +53,12 @@ impl StepState {
     ];
 
     /// The states in which a step waits for the core.
-    pub const HELD: [Self; 4] = [
+    pub const HELD: [Self; 5] = [
         Self::HeldPredecessor,
         Self::HeldAdmission,
         Self::HeldSlot,
         Self::HeldNoWorker,
+        Self::HeldMigration,
     ];
 
     /// The legal moves; every state may also end.
@@ -64,6 +68,7 @@ impl StepState {
         match self {
             S::Arrived => &[
                 S::HeldPredecessor,
+                S::HeldMigration,
                 S::HeldAdmission,
                 S::HeldSlot,
                 S::HeldNoWorker,
@@ -79,6 +84,7 @@ impl StepState {
                 S::Rejected,
             ],
             S::HeldPredecessor => &[
+                S::HeldMigration,
                 S::HeldAdmission,
                 S::HeldSlot,
                 S::HeldNoWorker,
@@ -86,7 +92,7 @@ impl StepState {
                 S::Aborting,
                 S::Rejected,
             ],
-            S::HeldAdmission | S::HeldNoWorker => &[
+            S::HeldAdmission | S::HeldNoWorker | S::HeldMigration => &[
                 S::HeldAdmission,
                 S::HeldSlot,
                 S::HeldNoWorker,
@@ -127,6 +133,7 @@ impl StepState {
             Self::HeldAdmission => "held_admission",
             Self::HeldSlot => "held_slot",
             Self::HeldNoWorker => "held_no_worker",
+            Self::HeldMigration => "held_migration",
             Self::Dispatched => "dispatched",
             Self::Streaming => "streaming",
             Self::Aborting => "aborting",

@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 
 use crate::id_map::IdMap;
-use crate::{Micros, StepId, TrajectoryId};
+use crate::{Micros, MigrationId, StepId, TrajectoryId};
 
 /// What a timer is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -14,6 +14,8 @@ pub enum Timer {
     Hold(StepId),
     /// A trajectory has been in its tool gap for long: it becomes dormant, later it expires.
     Gap(TrajectoryId),
+    /// A move of KV has waited, or taken, as long as it may.
+    Move(MigrationId),
     /// The installed plan is no longer valid.
     PlanExpiry,
 }

@@ -6,6 +6,7 @@
 use serde::Serialize;
 
 use crate::estimate::Prediction;
+use crate::migration::Claim;
 use crate::step::{StepState, Tally};
 use crate::{GroupId, Micros, StepId, TrajectoryId, WorkerId};
 
@@ -23,7 +24,7 @@ pub enum Phase {
     Aborting,
     /// No live step.
     InToolGap,
-    /// Its KV is on the way to another worker.
+    /// No live step, and its KV is on the way to another worker.
     Migrating,
     /// Its owner said that it is over.
     Finished,
@@ -45,13 +46,22 @@ impl Phase {
     ];
 
     /// The legal moves.
-    #[expect(clippy::match_same_arms, reason = "a table reads by its rows")]
     pub const fn moves(self) -> &'static [Self] {
         match self {
             Self::Created => &[Self::Waiting, Self::Running, Self::InToolGap],
-            Self::Waiting => &[Self::Running, Self::Aborting, Self::InToolGap],
+            Self::Waiting => &[
+                Self::Running,
+                Self::Aborting,
+                Self::InToolGap,
+                Self::Migrating,
+            ],
             Self::Running => &[Self::Waiting, Self::Aborting, Self::InToolGap],
-            Self::Aborting => &[Self::Waiting, Self::Running, Self::InToolGap],
+            Self::Aborting => &[
+                Self::Waiting,
+                Self::Running,
+                Self::InToolGap,
+                Self::Migrating,
+            ],
             Self::InToolGap => &[
                 Self::Waiting,
                 Self::Running,
@@ -90,8 +100,8 @@ impl Phase {
         }
     }
 
-    /// The phase that a set of live steps makes.
-    pub fn of(tally: &Tally) -> Self {
+    /// The phase that a set of live steps makes, of a trajectory whose KV is on the way or is not.
+    pub fn of(tally: &Tally, moving: bool) -> Self {
         let at_worker = [
             StepState::Dispatched,
             StepState::Streaming,
@@ -103,6 +113,8 @@ impl Phase {
             Self::Aborting
         } else if tally.held() > 0 {
             Self::Waiting
+        } else if moving {
+            Self::Migrating
         } else {
             Self::InToolGap
         }
@@ -135,6 +147,12 @@ pub struct Trajectory {
     pub home: Option<Home>,
     /// Context tokens that were computed at home, as far as is known.
     pub resident_tokens: u64,
+    /// Weights with which they were computed.
+    pub resident_weights: u64,
+    /// The move that is wanted or under way.
+    pub claim: Option<Claim>,
+    /// Tokens that were moved to its home since its last step.
+    pub moved: Option<u64>,
     /// Prompt and answer of the last step.
     pub context_tokens: u64,
     /// Announced, and no step of it has come yet.
@@ -155,6 +173,8 @@ pub struct Trajectory {
     pub ranked: bool,
     /// KV tokens counted for it at home.
     pub committed: u64,
+    /// Predicted length of its tool gaps, in microseconds.
+    pub gap_expected: Option<Micros>,
     /// Since when it has had no live step.
     pub gap_since: Option<Micros>,
     /// When its gap timer fires, if it is armed; kept here because it is looked at in every gap.
@@ -176,6 +196,9 @@ impl Trajectory {
             tally: Tally::default(),
             home: None,
             resident_tokens: 0,
+            resident_weights: 0,
+            claim: None,
+            moved: None,
             context_tokens: 0,
             expected: false,
             generated: 0,
@@ -186,11 +209,17 @@ impl Trajectory {
             lessons: 0,
             ranked: false,
             committed: 0,
+            gap_expected: None,
             gap_since: None,
             gap_timer: None,
             counted_as: None,
             finishing: false,
         }
+    }
+
+    /// The phase that its steps and its move make.
+    pub fn phase_now(&self) -> Phase {
+        Phase::of(&self.tally, self.claim.is_some_and(|claim| claim.moving))
     }
 }
 

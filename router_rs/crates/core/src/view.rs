@@ -2,6 +2,7 @@
 
 use crate::event::Outcome;
 use crate::machine::Core;
+use crate::migration::{Ledger, MoveState};
 use crate::step::StepState;
 use crate::trajectory::Phase;
 use crate::worker::WorkerState;
@@ -88,6 +89,8 @@ pub struct WorkerView {
     pub suspect_until: Option<Micros>,
     /// How much slower than its profile it is believed to be.
     pub speed_scale: f64,
+    /// It can send and receive KV.
+    pub can_migrate: bool,
     /// Believed microseconds per token of a sequence that runs alone, scale included.
     pub token_us: f64,
     /// What each sequence of the batch adds to it.
@@ -153,10 +156,15 @@ impl Core {
             steps: trajectory.steps,
             context_tokens: trajectory.context_tokens,
             home: self.home_of(trajectory).map(|worker| worker.id),
-            resident_tokens: trajectory.resident_tokens,
+            resident_tokens: self.resident_tokens(trajectory),
             gap_since: trajectory.gap_since,
             live,
         })
+    }
+
+    /// Moves of KV: those that have not ended, and what came of the others.
+    pub fn ledger(&self) -> &Ledger {
+        &self.ledger
     }
 
     /// A live step.
@@ -201,6 +209,7 @@ impl Core {
                 kv_used: worker.kv_used(),
                 suspect_until: (worker.suspect_until > self.now).then_some(worker.suspect_until),
                 speed_scale: worker.belief.scale(),
+                can_migrate: worker.link.is_some(),
                 token_us: worker.belief.token_us(0.0, 0.0),
                 token_us_per_seq: worker.belief.token_us(1.0, 0.0)
                     - worker.belief.token_us(0.0, 0.0),
@@ -248,13 +257,18 @@ impl Core {
             put(&format!("workers_{}", state.name()), count as u64);
         }
         put("timers", self.timers.len() as u64);
+        put("transfers", self.ledger.transfers().count() as u64);
+        put("transfers_requested", self.ledger.requests().count() as u64);
         put("groups", self.groups.len() as u64);
         put(
             "plan_version",
             self.plan.as_ref().map_or(0, |plan| plan.version),
         );
         put("journal_truncated", u64::from(self.journal_is_truncated()));
-        let counters = self.counters();
+        let (counters, moves) = (self.counters(), &self.ledger.totals);
+        for (state, &ended) in MoveState::ENDS.into_iter().zip(&moves.ended) {
+            put(&format!("migrations_{}_total", state.name()), ended);
+        }
         for outcome in Outcome::ALL {
             put(
                 &format!("steps_{}_total", outcome.name()),
@@ -271,6 +285,13 @@ impl Core {
             ("withdrawals_total", counters.withdrawn),
             ("preemptions_total", counters.preemptions),
             ("moves_total", counters.moves),
+            ("migrations_requested_total", moves.requested),
+            ("migrations_started_total", moves.started),
+            ("migrations_hidden_total", moves.hidden),
+            ("migrations_waited_for_total", moves.waits),
+            ("migrations_found_total", moves.found),
+            ("migrations_not_found_total", moves.not_found),
+            ("migrated_tokens_total", moves.tokens),
             ("stolen_total", counters.stolen),
             ("holds_expired_total", counters.holds_expired),
             ("trajectories_forgotten_total", counters.expired),

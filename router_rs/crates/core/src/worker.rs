@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use crate::belief::Belief;
 use crate::event::WorkerUp;
+use crate::migration::Link;
 use crate::order::OrderKey;
 use crate::rank::Ranking;
 use crate::{Micros, StepId, WorkerId};
@@ -113,6 +114,12 @@ pub struct Worker {
     pub has_priority: bool,
     /// Cost table.
     pub belief: Belief,
+    /// Its transfers of KV, if it can move any.
+    pub link: Option<Link>,
+    /// Weights it runs.
+    pub weights: u64,
+    /// KV tokens set aside for the transfer that it receives.
+    pub incoming: u64,
     /// Held steps placed here.
     pub queue: BTreeSet<Queued>,
     /// Seats believed to run.
@@ -144,6 +151,9 @@ impl Worker {
             kv_tokens: up.kv_tokens,
             has_priority: up.has_priority,
             belief: Belief::new(up.degree, up.profile.as_ref()),
+            link: up.link.as_ref().map(Link::new),
+            weights: up.weights,
+            incoming: 0,
             queue: BTreeSet::new(),
             running: BTreeSet::new(),
             preempted: BTreeSet::new(),
@@ -165,6 +175,9 @@ impl Worker {
         let mut belief = Belief::new(up.degree, up.profile.as_ref());
         belief.inherit(&self.belief);
         self.belief = belief;
+        let link = up.link.as_ref().map(Link::new);
+        self.link = link.map(|link| link.inherit(self.link.as_ref()));
+        self.weights = up.weights;
         self.state = WorkerState::Active;
         self.clear_suspicion();
         self.resume();
@@ -229,7 +242,7 @@ impl Worker {
 
     /// Room for `tokens` more of KV. A worker that nothing is counted on takes anything.
     pub fn has_room(&self, tokens: u64, rule: &KvRule) -> bool {
-        let live = self.committed - self.idle;
+        let live = self.committed - self.idle + self.incoming;
         let counted = live as f64 + rule.return_share * self.idle as f64;
         self.kv_tokens == 0
             || counted < 1.0
@@ -293,6 +306,8 @@ mod tests {
             kv_tokens: 0,
             has_priority: true,
             profile: None,
+            link: None,
+            weights: 0,
         };
         Worker::new(&up, 1)
     }

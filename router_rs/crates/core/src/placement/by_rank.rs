@@ -90,16 +90,21 @@ impl Placement for ByRank {
         let batch = f64::from(from.slots);
         let wait_us = scene.step_tokens * from.token_us(batch) / batch;
         let room = to.has_room(ask.footprint, &scene.kv);
-        room && Move::new(scene, ask, from).gain_us(to) + wait_us > move_cost_us(scene, ask, to)
+        room && Move::new(scene, ask, from).gain_us(to) + wait_us
+            > move_cost_us(scene, ask, from, to)
     }
 
     fn steals(&self) -> bool {
         true
     }
+
+    fn moves_homes(&self) -> bool {
+        true
+    }
 }
 
 /// The worker that the rank falls to, if it is a candidate; with a plan, the nearest share whose worker is one.
-fn rank_target<'a>(scene: &Scene<'a>, ask: &Ask<'_>) -> Option<&'a Worker> {
+pub(crate) fn rank_target<'a>(scene: &Scene<'a>, ask: &Ask<'_>) -> Option<&'a Worker> {
     let before = scene.active.before(ask.trajectory, ask.remaining);
     if let Some(plan) = scene.plan {
         let share = plan.share_of(before.count, scene.active.len());
@@ -182,7 +187,7 @@ fn stay_or_move(scene: &Scene<'_>, ask: &Ask<'_>, home: &Worker) -> Choice {
             Some(worker)
                 if can_take(worker)
                     && own_gain_us(scene, ask, home, worker).max(departure.gain_us(worker))
-                        > move_cost_us(scene, ask, worker) =>
+                        > move_cost_us(scene, ask, home, worker) =>
             {
                 Choice::new(worker, "rank")
             }
@@ -191,7 +196,7 @@ fn stay_or_move(scene: &Scene<'_>, ask: &Ask<'_>, home: &Worker) -> Choice {
     }
     let mut best: Option<(f64, &Worker)> = None;
     for worker in scene.candidates() {
-        let cost = move_cost_us(scene, ask, worker);
+        let cost = move_cost_us(scene, ask, home, worker);
         if worker.id == home.id || departure.most_us() <= cost + worth || !can_take(worker) {
             continue;
         }
@@ -264,7 +269,7 @@ fn own_gain_us(scene: &Scene<'_>, ask: &Ask<'_>, home: &Worker, target: &Worker)
     ask.remaining as f64 * (token_us(home, 1) - token_us(target, 1)) + queue_us
 }
 
-/// What the move costs, times the margin: the context is computed again.
-fn move_cost_us(scene: &Scene<'_>, ask: &Ask<'_>, target: &Worker) -> f64 {
-    scene.policy.move_margin * target.belief.prefill_us(ask.resident_tokens)
+/// What the move costs, times the margin: the next step is later because its context is not there.
+fn move_cost_us(scene: &Scene<'_>, ask: &Ask<'_>, home: &Worker, target: &Worker) -> f64 {
+    scene.policy.move_margin * ask.carry_us(home, target)
 }

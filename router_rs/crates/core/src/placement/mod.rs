@@ -15,6 +15,7 @@ use std::cmp::Ordering;
 
 use serde::{Deserialize, Serialize};
 
+pub(crate) use by_rank::rank_target;
 pub use prefix_index::PrefixIndex;
 
 use crate::fleet::{Fleet, Place};
@@ -99,7 +100,26 @@ impl<'a> Scene<'a> {
     }
 }
 
-/// The step to place.
+/// How a trajectory's context gets to a worker that is not its home, which decides what that costs.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Carry {
+    /// It is computed again there.
+    Recompute,
+    /// It is sent there in the tool gap, of which so many microseconds are expected to be left.
+    Transfer {
+        /// Microseconds.
+        gap_left_us: f64,
+    },
+    /// It is on the way to a worker; anywhere else it is computed again.
+    Arriving {
+        /// The worker.
+        to: WorkerId,
+        /// Microseconds until it is there.
+        left_us: f64,
+    },
+}
+
+/// The step to place, or the trajectory to find a home for.
 #[derive(Debug, Clone, Copy)]
 pub struct Ask<'a> {
     /// Its trajectory.
@@ -118,6 +138,23 @@ pub struct Ask<'a> {
     pub informed: bool,
     /// Chained message hashes of the prompt.
     pub chain: &'a [u64],
+    /// How its context gets to another worker.
+    pub carry: Carry,
+}
+
+impl Ask<'_> {
+    /// Microseconds by which its next step is later on `target` because its context is not there.
+    pub fn carry_us(&self, home: &Worker, target: &Worker) -> f64 {
+        match self.carry {
+            Carry::Transfer { gap_left_us } => home
+                .transfer_us(target, self.resident_tokens)
+                .map_or(f64::INFINITY, |transfer| (transfer - gap_left_us).max(0.0)),
+            Carry::Arriving { to, left_us } if to == target.id => left_us,
+            Carry::Recompute | Carry::Arriving { .. } => {
+                target.belief.prefill_us(self.resident_tokens)
+            }
+        }
+    }
 }
 
 /// A worker, and the rule that chose it.
@@ -165,6 +202,11 @@ pub trait Placement: Sync {
 
     /// True when [`Placement::reconsiders`] can ever be true.
     fn steals(&self) -> bool {
+        false
+    }
+
+    /// True when it ever gives a trajectory another home while the old one takes steps.
+    fn moves_homes(&self) -> bool {
         false
     }
 

@@ -16,6 +16,8 @@ fn up(worker: u64, generation: u64, slots: u32, kv_tokens: u64) -> WorkerUp {
         kv_tokens,
         has_priority: true,
         profile: None,
+        link: None,
+        weights: 0,
     }
 }
 
@@ -81,6 +83,7 @@ fn a_working_set_that_is_full_holds_newcomers_longest_first_and_never_residents(
             trajectory: 3,
             mean: 90_000.0,
             sigma: 0.1,
+            gap_us: None,
         })
         .unwrap();
     done(&mut driver, 1, 600, 100);

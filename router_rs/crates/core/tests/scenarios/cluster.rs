@@ -230,6 +230,8 @@ pub fn rollout(
             kv_tokens: engine.kv_tokens,
             has_priority: true,
             profile: None,
+            link: None,
+            weights: 0,
         };
         core.handle(0, Event::WorkerUp(up)).unwrap();
         servers.push(Server {
@@ -286,6 +288,7 @@ pub fn rollout(
                         trajectory: t as u64,
                         mean,
                         sigma: spread,
+                        gap_us: None,
                     },
                 )
                 .unwrap();

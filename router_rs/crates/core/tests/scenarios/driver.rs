@@ -2,8 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use heddle_core::action::{Dispatch, Reject};
-use heddle_core::event::{FailureKind, Outcome, StepArrived, StepEnded, WorkerUp};
+use heddle_core::action::{Dispatch, Migrate, Reject};
+use heddle_core::event::{
+    FailureKind, LinkSpec, MigrationFailure, Outcome, StepArrived, StepEnded, WorkerUp,
+};
 use heddle_core::replay::Digest;
 use heddle_core::{Action, Core, Event, EventError, Policy};
 
@@ -26,6 +28,10 @@ pub struct Driver {
     pub expired: Vec<u64>,
     pub dispatches: Vec<Dispatch>,
     pub rejects: Vec<Reject>,
+    /// Every transfer that was begun.
+    pub migrates: Vec<Migrate>,
+    /// Transfers that run, and whether they were called off.
+    pub transfers: BTreeMap<u64, (Migrate, bool)>,
     pub digest: Digest,
     pub slots: BTreeMap<u64, u32>,
     pub audits: bool,
@@ -42,6 +48,8 @@ impl Driver {
             expired: Vec::new(),
             dispatches: Vec::new(),
             rejects: Vec::new(),
+            migrates: Vec::new(),
+            transfers: BTreeMap::new(),
             digest: Digest::default(),
             slots: BTreeMap::new(),
             audits: true,
@@ -125,6 +133,34 @@ impl Driver {
                     assert_eq!(*books, Books::Running { worker, generation });
                     *books = Books::Withdrawn { worker, generation };
                 }
+                Action::Migrate(migrate) => {
+                    assert_ne!(migrate.from, migrate.to);
+                    for (running, _) in self.transfers.values() {
+                        let ends = [running.from, running.to];
+                        assert!(!ends.contains(&migrate.from) && !ends.contains(&migrate.to));
+                    }
+                    let runs = |(step, books): (&u64, &Books)| {
+                        self.trajectory_of[step] == migrate.trajectory
+                            && matches!(books, Books::Running { .. } | Books::Withdrawn { .. })
+                    };
+                    assert!(!self.steps.iter().any(runs), "a transfer under a live step");
+                    let home = self.core.trajectory_view(migrate.trajectory).unwrap().home;
+                    assert_eq!(home, Some(migrate.from));
+                    self.migrates.push(migrate.clone());
+                    self.transfers.insert(migrate.migration, (migrate, false));
+                }
+                Action::CancelMigration { migration, .. } => {
+                    let (_, called_off) = self
+                        .transfers
+                        .get_mut(&migration)
+                        .expect("the end of a transfer that runs");
+                    assert!(!*called_off, "called off twice");
+                    *called_off = true;
+                    // The core may forget it at once: what it says of it later is stale, and the workers are free.
+                    if self.core.ledger().get(migration).is_none() {
+                        self.transfers.remove(&migration);
+                    }
+                }
                 Action::Expire { trajectory, .. } => {
                     for (step, books) in &self.steps {
                         if self.trajectory_of[step] == trajectory {
@@ -137,6 +173,9 @@ impl Driver {
                 }
             }
         }
+        let ledger = self.core.ledger();
+        self.transfers
+            .retain(|&migration, _| ledger.get(migration).is_some());
         if self.audits {
             assert_eq!(self.core.audit(), Vec::<String>::new());
         }
@@ -151,7 +190,40 @@ impl Driver {
             kv_tokens: 0,
             has_priority: true,
             profile: None,
+            link: None,
+            weights: 0,
         });
+    }
+
+    /// A worker that moves 1,000,000 KV tokens a second and prefills 28,000 for each degree.
+    pub fn linked_worker_up(&mut self, worker: u64, degree: u32, slots: u32) {
+        self.worker(WorkerUp {
+            worker,
+            generation: 1,
+            degree,
+            slots,
+            kv_tokens: 0,
+            has_priority: true,
+            profile: None,
+            link: Some(LinkSpec {
+                tokens_per_s: 1e6,
+                setup_us: 1000,
+            }),
+            weights: 0,
+        });
+    }
+
+    /// A transfer that runs ends well; the target holds so many tokens then.
+    pub fn land(&mut self, migration: u64, tokens: u64) {
+        self.transfers.remove(&migration);
+        self.handle(Event::MigrationLanded { migration, tokens })
+            .unwrap();
+    }
+
+    pub fn fail_transfer(&mut self, migration: u64, why: MigrationFailure) {
+        self.transfers.remove(&migration);
+        self.handle(Event::MigrationFailed { migration, why })
+            .unwrap();
     }
 
     pub fn worker(&mut self, up: WorkerUp) {

@@ -28,6 +28,7 @@ fn predict(driver: &mut Driver, trajectory: u64, mean: f64) {
             trajectory,
             mean,
             sigma: 0.0,
+            gap_us: None,
         })
         .unwrap();
 }
@@ -109,6 +110,8 @@ fn a_worker_of_a_new_generation_has_no_residents() {
         kv_tokens: 0,
         has_priority: true,
         profile: None,
+        link: None,
+        weights: 0,
     };
     driver.worker(up);
     assert_eq!(driver.core.trajectory_view(1).unwrap().home, None);

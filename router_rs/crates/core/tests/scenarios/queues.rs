@@ -23,6 +23,7 @@ fn predict(driver: &mut Driver, trajectory: u64, mean: f64) {
             trajectory,
             mean,
             sigma: 0.0,
+            gap_us: None,
         })
         .unwrap();
 }
@@ -181,6 +182,8 @@ fn over_sending_is_bounded_and_needs_an_engine_with_priorities() {
         kv_tokens: 0,
         has_priority: false,
         profile: None,
+        link: None,
+        weights: 0,
     });
     driver.arrive(1, 1);
     driver.arrive(2, 2);

@@ -140,6 +140,8 @@ fn apply(driver: &mut Driver, op: &Op, next_step: &mut u64) {
             kv_tokens,
             has_priority,
             profile: None,
+            link: None,
+            weights: 0,
         }),
         Op::Draining(worker, generation) => {
             driver
@@ -228,6 +230,7 @@ fn apply(driver: &mut Driver, op: &Op, next_step: &mut u64) {
                 trajectory,
                 mean,
                 sigma,
+                gap_us: None,
             });
             assert_eq!(taken.is_ok(), known);
         }
@@ -293,11 +296,13 @@ fn garbage(driver: &mut Driver, id: u64) {
             trajectory: id,
             mean: 1.0,
             sigma: 0.1,
+            gap_us: None,
         },
         Event::Predicted {
             trajectory: 1,
             mean: f64::NAN,
             sigma: 0.1,
+            gap_us: None,
         },
         Event::TrajectoryFinished { trajectory: id },
     ] {
@@ -322,6 +327,8 @@ fn drain(driver: &mut Driver) {
         kv_tokens: 500,
         has_priority: true,
         profile: None,
+        link: None,
+        weights: 0,
     });
     for _ in 0..2000 {
         let Some((step, books)) = driver

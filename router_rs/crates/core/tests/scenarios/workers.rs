@@ -18,6 +18,8 @@ fn up(worker: u64, generation: u64, slots: u32, kv_tokens: u64) -> WorkerUp {
         kv_tokens,
         has_priority: true,
         profile: None,
+        link: None,
+        weights: 0,
     }
 }
 
@@ -262,6 +264,7 @@ fn a_worker_that_reports_more_slots_takes_up_what_it_had_put_aside() {
             trajectory: 2,
             mean: 500_000.0,
             sigma: 0.0,
+            gap_us: None,
         })
         .unwrap();
     assert!(driver.core.step_view(1).unwrap().preempted);

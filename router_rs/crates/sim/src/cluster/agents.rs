@@ -61,6 +61,7 @@ impl Cluster<'_> {
                 trajectory: trajectory as u64,
                 mean: estimate.mean,
                 sigma: estimate.sigma,
+                gap_us: None,
             });
         }
     }

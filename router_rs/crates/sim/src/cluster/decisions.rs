@@ -56,7 +56,8 @@ impl Cluster<'_> {
                         kind: FailureKind::Unreachable,
                     });
                 }
-                Action::Expire { .. } => {}
+                // Modelled workers announce no link yet, so the core moves nothing.
+                Action::Migrate(_) | Action::CancelMigration { .. } | Action::Expire { .. } => {}
             }
         }
         if self.spec.journal {

@@ -48,6 +48,8 @@ impl Cluster<'_> {
             kv_tokens: truth.kv_tokens,
             has_priority: self.spec.engine.priority,
             profile: Some(believed.unwrap_or_else(|| truth.costs.belief(truth.slots))),
+            link: None,
+            weights: 0,
         }));
     }
 

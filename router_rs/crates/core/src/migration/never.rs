@@ -1,0 +1,16 @@
+//! KV stays where it was computed. A trajectory that is placed elsewhere computes its context again.
+
+use super::{Memory, Migration, Outlook};
+use crate::WorkerId;
+
+pub(super) struct Never;
+
+impl Migration for Never {
+    fn moves(&self) -> bool {
+        false
+    }
+
+    fn target(&self, _: &Outlook<'_>, _: &mut Memory) -> Option<WorkerId> {
+        None
+    }
+}

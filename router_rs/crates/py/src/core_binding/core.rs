@@ -1,0 +1,431 @@
+//! The core as a Python class: one method an event, which returns the actions that the event caused.
+
+use heddle_core::Event;
+use heddle_core::belief::Profile;
+use heddle_core::event::{
+    FailureKind, LinkSpec, MigrationFailure, Outcome, StepArrived, StepEnded, WorkerUp,
+};
+use heddle_core::plan::PlanSpec;
+use heddle_core::policy::Policy;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyList};
+
+use super::actions::to_python;
+use super::value_error;
+use super::views::{move_dict, trajectory_dict, worker_dict};
+
+/// A list of actions, or the event that was refused.
+type Actions<'py> = PyResult<Bound<'py, PyList>>;
+
+/// The hash chain of a scanned request; whatever offers `chain()` will do.
+fn chain_of(body: &Bound<'_, PyAny>) -> PyResult<Vec<u64>> {
+    body.call_method0(pyo3::intern!(body.py(), "chain"))?
+        .extract()
+}
+
+/// (trajectory, remaining, sigma, context tokens, generated, home).
+type ActiveRow = (u64, u64, Option<f64>, u64, u64, Option<u64>);
+
+#[pyclass(name = "Core", module = "heddle_core._native")]
+pub struct PyCore {
+    core: heddle_core::Core,
+}
+
+impl PyCore {
+    fn handle<'py>(&mut self, py: Python<'py>, now: u64, event: Event) -> Actions<'py> {
+        let taken = self.core.handle(now, event);
+        let actions = self.drain(py)?;
+        taken.map_err(value_error)?;
+        Ok(actions)
+    }
+
+    fn drain<'py>(&mut self, py: Python<'py>) -> Actions<'py> {
+        let actions = PyList::empty(py);
+        while let Some(action) = self.core.poll_action() {
+            actions.append(to_python(py, action)?)?;
+        }
+        Ok(actions)
+    }
+}
+
+#[pymethods]
+impl PyCore {
+    #[new]
+    #[pyo3(signature = (policy_json=None, *, journal=false))]
+    fn new(policy_json: Option<&str>, journal: bool) -> PyResult<Self> {
+        let policy = policy_json.map_or_else(|| Ok(Policy::default()), Policy::from_json);
+        let core = heddle_core::Core::new(policy.map_err(value_error)?);
+        Ok(Self {
+            core: if journal { core.with_journal() } else { core },
+        })
+    }
+
+    #[pyo3(signature = (now, worker, generation, *, degree, slots, kv_tokens, has_priority, profile_json=None, transfer_tokens_per_s=None, transfer_setup_us=0, weights=0))]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "keyword arguments of the Python interface"
+    )]
+    fn worker_up<'py>(
+        &mut self,
+        py: Python<'py>,
+        now: u64,
+        worker: u64,
+        generation: u64,
+        degree: u32,
+        slots: u32,
+        kv_tokens: u64,
+        has_priority: bool,
+        profile_json: Option<&str>,
+        transfer_tokens_per_s: Option<f64>,
+        transfer_setup_us: u64,
+        weights: u64,
+    ) -> Actions<'py> {
+        let profile = profile_json
+            .map(Profile::from_json)
+            .transpose()
+            .map_err(value_error)?;
+        let up = WorkerUp {
+            worker,
+            generation,
+            degree,
+            slots,
+            kv_tokens,
+            has_priority,
+            profile,
+            link: transfer_tokens_per_s.map(|tokens_per_s| LinkSpec {
+                tokens_per_s,
+                setup_us: transfer_setup_us,
+            }),
+            weights,
+        };
+        self.handle(py, now, Event::WorkerUp(up))
+    }
+
+    fn worker_draining<'py>(
+        &mut self,
+        py: Python<'py>,
+        now: u64,
+        worker: u64,
+        generation: u64,
+    ) -> Actions<'py> {
+        self.handle(py, now, Event::WorkerDraining { worker, generation })
+    }
+
+    fn worker_down<'py>(
+        &mut self,
+        py: Python<'py>,
+        now: u64,
+        worker: u64,
+        generation: u64,
+    ) -> Actions<'py> {
+        self.handle(py, now, Event::WorkerDown { worker, generation })
+    }
+
+    fn worker_removed<'py>(
+        &mut self,
+        py: Python<'py>,
+        now: u64,
+        worker: u64,
+        generation: u64,
+    ) -> Actions<'py> {
+        self.handle(py, now, Event::WorkerRemoved { worker, generation })
+    }
+
+    #[pyo3(signature = (now, worker, generation, *, running, waiting, kv_used))]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "keyword arguments of the Python interface"
+    )]
+    fn load_report<'py>(
+        &mut self,
+        py: Python<'py>,
+        now: u64,
+        worker: u64,
+        generation: u64,
+        running: u32,
+        waiting: u32,
+        kv_used: u64,
+    ) -> Actions<'py> {
+        self.handle(
+            py,
+            now,
+            Event::LoadReport {
+                worker,
+                generation,
+                running,
+                waiting,
+                kv_used,
+            },
+        )
+    }
+
+    #[pyo3(signature = (now, step, trajectory, *, group, prompt_tokens, body=None, pinned_worker=None))]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "keyword arguments of the Python interface"
+    )]
+    fn step_arrived<'py>(
+        &mut self,
+        py: Python<'py>,
+        now: u64,
+        step: u64,
+        trajectory: u64,
+        group: Option<u64>,
+        prompt_tokens: u64,
+        body: Option<&Bound<'py, PyAny>>,
+        pinned_worker: Option<u64>,
+    ) -> Actions<'py> {
+        let chain = match body {
+            Some(body) if self.core.policy().placement.variant().reads_chain() => chain_of(body)?,
+            _ => Vec::new(),
+        };
+        let arrived = StepArrived {
+            step,
+            trajectory,
+            group,
+            prompt_tokens,
+            chain,
+            pinned_worker,
+        };
+        self.handle(py, now, Event::StepArrived(arrived))
+    }
+
+    fn first_byte<'py>(&mut self, py: Python<'py>, now: u64, step: u64) -> Actions<'py> {
+        self.handle(py, now, Event::FirstByte { step })
+    }
+
+    fn step_aborting<'py>(&mut self, py: Python<'py>, now: u64, step: u64) -> Actions<'py> {
+        self.handle(py, now, Event::StepAborting { step })
+    }
+
+    fn attempt_failed<'py>(
+        &mut self,
+        py: Python<'py>,
+        now: u64,
+        step: u64,
+        worker: u64,
+        generation: u64,
+        kind: &str,
+    ) -> Actions<'py> {
+        let kind = FailureKind::from_name(kind)
+            .ok_or_else(|| value_error(format!("kind: {kind:?} is no kind of failure")))?;
+        self.handle(
+            py,
+            now,
+            Event::AttemptFailed {
+                step,
+                worker,
+                generation,
+                kind,
+            },
+        )
+    }
+
+    #[pyo3(signature = (now, step, outcome, *, prompt_tokens, output_tokens, cached_tokens))]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "keyword arguments of the Python interface"
+    )]
+    fn step_ended<'py>(
+        &mut self,
+        py: Python<'py>,
+        now: u64,
+        step: u64,
+        outcome: &str,
+        prompt_tokens: u64,
+        output_tokens: u64,
+        cached_tokens: u64,
+    ) -> Actions<'py> {
+        let outcome = Outcome::from_name(outcome)
+            .ok_or_else(|| value_error(format!("outcome: {outcome:?} is no outcome of a step")))?;
+        let ended = StepEnded {
+            step,
+            outcome,
+            prompt_tokens,
+            output_tokens,
+            cached_tokens,
+        };
+        self.handle(py, now, Event::StepEnded(ended))
+    }
+
+    #[pyo3(signature = (now, trajectory, *, group, mean, sigma))]
+    fn trajectory_expected<'py>(
+        &mut self,
+        py: Python<'py>,
+        now: u64,
+        trajectory: u64,
+        group: Option<u64>,
+        mean: f64,
+        sigma: f64,
+    ) -> Actions<'py> {
+        let expected = Event::TrajectoryExpected {
+            trajectory,
+            group,
+            mean,
+            sigma,
+        };
+        self.handle(py, now, expected)
+    }
+
+    #[pyo3(signature = (now, trajectory, mean, sigma, *, gap_us=None))]
+    fn predicted<'py>(
+        &mut self,
+        py: Python<'py>,
+        now: u64,
+        trajectory: u64,
+        mean: f64,
+        sigma: f64,
+        gap_us: Option<u64>,
+    ) -> Actions<'py> {
+        self.handle(
+            py,
+            now,
+            Event::Predicted {
+                trajectory,
+                mean,
+                sigma,
+                gap_us,
+            },
+        )
+    }
+
+    fn install_plan<'py>(&mut self, py: Python<'py>, now: u64, plan_json: &str) -> Actions<'py> {
+        let plan = PlanSpec::from_json(plan_json).map_err(value_error)?;
+        self.handle(py, now, Event::InstallPlan(plan))
+    }
+
+    fn set_policy<'py>(&mut self, py: Python<'py>, now: u64, policy_json: &str) -> Actions<'py> {
+        let policy = self
+            .core
+            .policy()
+            .amended(policy_json)
+            .map_err(value_error)?;
+        self.handle(py, now, Event::SetPolicy(Box::new(policy)))
+    }
+
+    fn trajectory_finished<'py>(
+        &mut self,
+        py: Python<'py>,
+        now: u64,
+        trajectory: u64,
+    ) -> Actions<'py> {
+        self.handle(py, now, Event::TrajectoryFinished { trajectory })
+    }
+
+    fn migration_asked<'py>(
+        &mut self,
+        py: Python<'py>,
+        now: u64,
+        trajectory: u64,
+        to_worker: u64,
+    ) -> Actions<'py> {
+        let to = to_worker;
+        self.handle(py, now, Event::MigrationAsked { trajectory, to })
+    }
+
+    fn migration_landed<'py>(
+        &mut self,
+        py: Python<'py>,
+        now: u64,
+        migration: u64,
+        tokens: u64,
+    ) -> Actions<'py> {
+        self.handle(py, now, Event::MigrationLanded { migration, tokens })
+    }
+
+    fn migration_failed<'py>(
+        &mut self,
+        py: Python<'py>,
+        now: u64,
+        migration: u64,
+        why: &str,
+    ) -> Actions<'py> {
+        let why = MigrationFailure::from_name(why)
+            .ok_or_else(|| value_error(format!("why: {why:?} is no failure of a migration")))?;
+        self.handle(py, now, Event::MigrationFailed { migration, why })
+    }
+
+    fn weights_updated<'py>(
+        &mut self,
+        py: Python<'py>,
+        now: u64,
+        worker: u64,
+        generation: u64,
+        weights: u64,
+    ) -> Actions<'py> {
+        let updated = Event::WeightsUpdated {
+            worker,
+            generation,
+            weights,
+        };
+        self.handle(py, now, updated)
+    }
+
+    fn poll_timeout(&self) -> Option<u64> {
+        self.core.poll_timeout()
+    }
+
+    fn handle_timeout<'py>(&mut self, py: Python<'py>, now: u64) -> Actions<'py> {
+        self.core.handle_timeout(now);
+        self.drain(py)
+    }
+
+    fn policy_json(&self) -> String {
+        self.core.policy().to_json()
+    }
+
+    fn trajectory_view<'py>(
+        &self,
+        py: Python<'py>,
+        trajectory: u64,
+    ) -> PyResult<Option<Bound<'py, PyDict>>> {
+        let view = self.core.trajectory_view(trajectory);
+        view.map(|view| trajectory_dict(py, &view)).transpose()
+    }
+
+    fn active_views(&self) -> Vec<ActiveRow> {
+        self.core
+            .active_views()
+            .into_iter()
+            .map(|view| {
+                (
+                    view.trajectory,
+                    view.remaining,
+                    view.sigma,
+                    view.context_tokens,
+                    view.generated,
+                    view.home,
+                )
+            })
+            .collect()
+    }
+
+    fn worker_views<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
+        self.core
+            .worker_views()
+            .iter()
+            .map(|view| worker_dict(py, view))
+            .collect()
+    }
+
+    fn move_views<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
+        let moves = self.core.ledger().iter();
+        moves.map(|one| move_dict(py, one)).collect()
+    }
+
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let dict = PyDict::new(py);
+        for (name, value) in self.core.stats() {
+            dict.set_item(name, value)?;
+        }
+        Ok(dict)
+    }
+
+    fn audit(&self, py: Python<'_>) -> Vec<String> {
+        py.detach(|| self.core.audit())
+    }
+
+    fn take_journal<'py>(&mut self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &self.core.take_journal())
+    }
+}
