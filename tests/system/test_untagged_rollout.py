@@ -8,6 +8,7 @@ siblings get word-identical answers.
 import asyncio
 import json
 import random
+import select
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -24,7 +25,10 @@ PROMPTS = 6
 SAMPLES = 16
 AGENTS = PROMPTS * SAMPLES
 SYSTEM = "You are a careful agent. Use the tool, then answer. Keep to the style of the code around."
-SDK_TIMEOUT_S = 4.0
+# Longer than any answer takes on a machine that is busy with other things: the SDK gives up on its own only
+# where an answer is held back.
+SDK_TIMEOUT_S = 60.0
+STALLED_TIMEOUT_S = 4.0
 SPEED = 20.0
 LATEST_CUT_S = 0.05
 # Takes a worker of MP degree 1 twice as long, at the least: 6.5 ms a token.
@@ -132,13 +136,20 @@ class _Line:
         self.cut()
 
     def cut_if_silent(self) -> None:
-        """Not if it has got late: an opening that was answered by then would be a lost answer."""
-        if self.fate is Fate.CUT and asyncio.get_running_loop().time() < self.cut_before:
+        """Not if it has got late, nor with an answer at the door: that would be a lost answer."""
+        late = asyncio.get_running_loop().time() >= self.cut_before
+        if self.fate is Fate.CUT and not late and not _is_readable(self.far):
             self.cut()
 
     def cut(self) -> None:
         self.near.transport.abort()
         self.far.transport.abort()
+
+
+def _is_readable(writer: asyncio.StreamWriter) -> bool:
+    """Whether bytes have come that nobody has read yet."""
+    wire = writer.get_extra_info("socket")
+    return bool(select.select([wire.fileno()], [], [], 0)[0])
 
 
 async def _read_request(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
@@ -185,6 +196,8 @@ class Agent:
     client: openai.AsyncOpenAI
     plan: Plan
     temperature: float
+    patience_s: float = SDK_TIMEOUT_S
+    """How long the SDK waits past the opening: whose opening was given up, nobody could tell."""
     messages: list[Any] = field(default_factory=list)
     seen: list[tuple[str, int]] = field(default_factory=list)
     """Trajectory id and step that each answer came with."""
@@ -214,7 +227,8 @@ class Agent:
         if self.plan.uses_tools:
             wanted |= {"tools": TOOLS, "tool_choice": "auto" if calls_allowed else "none"}
         create = self.client.chat.completions.with_raw_response.create
-        raw = await create(messages=self.messages, stream=self.plan.streams, **wanted)
+        patience_s = self.patience_s if self.seen else SDK_TIMEOUT_S
+        raw = await create(messages=self.messages, stream=self.plan.streams, timeout=patience_s, **wanted)
         message = await _read_stream(raw.parse()) if self.plan.streams else _message(raw.parse())
         self.seen.append((raw.headers["x-heddle-trajectory-id"], int(raw.headers["x-heddle-step"])))
         return message
@@ -352,7 +366,7 @@ def broken_at_random(retry: int, turns: int) -> Fate:
 
 
 def cut_at_random(retry: int, turns: int) -> Fate:
-    """Siblings that answer alike show the same for ever."""
+    """Siblings that answer alike show the same for ever: whose answer was lost, nobody could tell."""
     return Fate.CUT if retry < 2 and random.random() < 0.12 else Fate.PASS
 
 
@@ -366,6 +380,7 @@ async def test_each_agent_is_one_trajectory_with_its_own_steps(parts: Any) -> No
                 client,
                 plan_of(dice, uses_tools=number % 2 == 0, streams=number % 3 == 0),
                 temperature=1.0,
+                patience_s=STALLED_TIMEOUT_S,
             )
             for number in range(AGENTS)
         ]

@@ -5,7 +5,8 @@ evidence keys, and nothing else; what was put in is taken out again by ``remove`
 mixed with the scope (tenant and model): a collision is accepted, it misplaces one step.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import chain
 from typing import Final
 
 from heddle_gateway.identity.conversation import Conversation, History, TurnState
@@ -41,6 +42,10 @@ class Standing:
         if state is TurnState.RUNNING:
             return self.running
         return self.done if state is TurnState.DONE else self.broken
+
+    def all(self) -> Iterator[Conversation]:
+        """Running, done and broken ones."""
+        return chain(self.running, self.done, self.broken)
 
     def __bool__(self) -> bool:
         return bool(self.running or self.done or self.broken)
@@ -173,8 +178,12 @@ class ConversationIndex:
 
     def after(self, scope: int, history: History, prefix: int, answer: int) -> Conversation | None:
         """Whose last turn has that history and this answer; of several, the one that has waited longest."""
-        holder = self._by_answer.get(scope ^ _UNIT_SALT[history.unit] ^ prefix ^ answer)
+        holder = self.all_after(scope, history, prefix, answer)
         return next(iter(holder)) if holder else None
+
+    def all_after(self, scope: int, history: History, prefix: int, answer: int) -> Collection[Conversation]:
+        """All of them, the one that has waited longest first."""
+        return self._by_answer.get(scope ^ _UNIT_SALT[history.unit] ^ prefix ^ answer, ())
 
     def lengths_after(self, scope: int, history: History, blocks: int) -> Mapping[int, int]:
         """Lengths of known prompts that begin with these whole blocks (their hash) and end in the next."""

@@ -6,6 +6,7 @@ The rules, in order, within one tenant and model. The first that fires decides; 
   (``x-stainless-retry-count``)
 * history: the history of a known last turn, then its answer, then more. Of several conversations with that
   history (samples of one prompt) it is the one that gave this answer
+* history-rewritten, history-edited: the history that a sibling has come to from where this one waits
 * history-retry: the same history as a turn that runs or is done, and the SDK says it tries again; or as one
   that failed
 * history-drifted: a last answer in its place, after another system prompt (some change with every call)
@@ -36,6 +37,8 @@ from heddle_gateway.identity.conversation_index import MAX_SHARED, ConversationI
 MAX_LOOKUPS: Final = 24
 # Openings are short: a system prompt and a task, or two.
 OPENING_LENGTHS: Final = 3
+# Of those that have come to one history, how many are asked where they came from.
+MAX_AHEAD: Final = 4
 
 # Half a second less a quarter of jitter before the first repeat (openai-python, _calculate_retry_timeout),
 # less what the way to here may vary.
@@ -78,9 +81,10 @@ def match(
     if (last := scan.last_answer()) is not None:
         # Nearly every request ends here: one that goes on where its conversation stands.
         before = index.at_prefix(scope, history, last[0])
-        exact = index.after(scope, history, *last)
-        if exact is not None and repeat.may_be_its_next(exact.turn, same):
+        if (exact := index.after(scope, history, *last)) is not None:
             return "history", Claim(Kind.NEXT, exact, history)
+    if same and (beside := _beside(index, same, history)) is not None:
+        return beside
     if (repeated := _repeated(index, same, repeat)) is not None:
         return _repeat(repeated, history)
     if index.is_opening(scope, history):
@@ -95,14 +99,6 @@ class _Repeat:
 
     attempt: Attempt
     received_at: float
-
-    def may_be_its_next(self, turn: Turn, same: Standing) -> bool:
-        """Whether this is a step after ``turn``, not a repeat of one that ``same`` has: where a first attempt
-        never came here, its trajectory has waited since before the SDK did.
-        """
-        if not self.attempt.is_repeat or not (same.running or same.done):
-            return True
-        return self.received_at - turn.changed_at >= SDK_WAITS_S
 
     def may_mean(self, turn: Turn) -> bool:
         """Whether this attempt can follow one at ``turn`` that did not fail as far as we know: the SDK waits
@@ -302,6 +298,27 @@ def _after_prompt(
             return found
     if history.unit == "tokens" and not standing.lengths:
         return next(iter(standing.done), None)
+    return None
+
+
+def _beside(index: ConversationIndex, same: Standing, history: History) -> Match | None:
+    """One of ``same`` came to this history from where a sibling that answers alike still waits: it is that
+    one's next step, whoever repeats it. As where the history shows the answer, it comes before any repeat;
+    for once all siblings have come here, those that are too many can only be repeats, but one that is left
+    behind stays so.
+    """
+    for ahead in islice(same.all(), MAX_AHEAD):
+        if len(ahead.turns) < 2:
+            continue
+        before = ahead.turns[-2]
+        for number in before.shows:
+            holder = index.all_after(ahead.scope, before.history, before.history.hash, number)
+            known = next((known for known in islice(holder, MAX_SHARED) if _waits(known)), None)
+            if known is None:
+                continue
+            if known.segment < ahead.segment:
+                return "history-rewritten", Claim(Kind.REWRITTEN, known, history)
+            return "history-edited", Claim(Kind.NEXT, known, history)
     return None
 
 
