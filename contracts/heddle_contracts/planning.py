@@ -51,6 +51,8 @@ class PlanWorker(_Contract):
     token_us_per_seq: float = Field(ge=0, description="What each request of the batch adds to it.")
     token_us_per_context_token: float = Field(ge=0, description="What each token of context adds to it.")
     prefill_tokens_per_s: float = Field(gt=0)
+    homed: int = Field(default=0, ge=0, description="Active trajectories whose KV lies there.")
+    homed_remaining: float = Field(default=0, ge=0, description="Tokens that these have still to come.")
 
 
 class ActiveTrajectory(_Contract):
@@ -114,8 +116,8 @@ class PlanCompute(_Contract):
     )
     profile: str | WorkerProfile | None = Field(
         default=None,
-        description="Name of a packaged profile, or a profile. Default: the planner's, else what was learned of"
-        " the live workers.",
+        description="Name of a packaged profile, or a profile. Default: the planner's, else what was learned"
+        " of the live workers.",
     )
 
 
@@ -126,6 +128,9 @@ class PlanningRequest(_Contract):
     reason: PlanReason = PlanReason.REQUEST
     workers: tuple[PlanWorker, ...] = ()
     active: tuple[ActiveTrajectory, ...] = Field(default=(), max_length=MAX_LENGTHS)
+    policy: dict[str, Any] = Field(
+        default_factory=dict, description="The core's policy in force; rehearsals change its placement only."
+    )
 
 
 class PlanShare(_Contract):

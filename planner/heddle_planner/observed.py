@@ -1,0 +1,270 @@
+"""What the planner has seen: running trajectories as features, finished ones as lessons, its own errors.
+
+Fed by the gateway's step records; answers with forecasts. Everything is bounded: the trajectories heard of
+longest ago are forgotten first, finished ones are kept for the next plans up to a number.
+
+Invariants: a record that was seen before changes nothing; an error is counted once, when its trajectory is
+over, for the forecasts that were made of it; nothing here blocks or waits.
+"""
+
+import math
+from collections import OrderedDict, deque
+from collections.abc import Callable, Sequence, Set
+from dataclasses import dataclass, field
+from typing import Final
+
+from heddle_contracts.predictions import Forecast, NewTrajectory, StepBatch
+from heddle_contracts.steps import Outcome, StepRecord
+
+from heddle_planner.predictor.features import Progress, StepFeatures
+from heddle_planner.predictor.observations import EndedStep, Origin, Trajectory, origin_of, step_of
+from heddle_planner.predictor.protocol import Predictor
+from heddle_planner.predictor.siblings import FinishedSiblings, Sibling
+from heddle_planner.simulate.scripts import Script, Turn
+
+Key = tuple[str, str]
+"""Tenant, trajectory id."""
+
+MOST_RUNNING: Final = 50_000
+MOST_RESTING: Final = 10_000
+MOST_PAST: Final = 512
+"""Finished trajectories that plans are rehearsed with."""
+MOST_STEPS_KEPT: Final = 2_000
+"""Of one trajectory; a longer one teaches with its first ones."""
+ERRORS_LONG: Final = 256.0
+ERRORS_SHORT: Final = 24.0
+"""Finished trajectories that the two running errors look back over."""
+JUMP: Final = 1.6
+"""The error has jumped when the short one is this many times the long one."""
+GAP_MEMORY: Final = 32.0
+"""Gaps that the running mean of a tool looks back over."""
+MOST_TOOLS: Final = 1_024
+
+
+@dataclass(slots=True)
+class _Running:
+    """One trajectory that is under way."""
+
+    origin: Origin
+    progress: Progress
+    started_at: float
+    last_step: int = -1
+    context: int = 0
+    steps: list[EndedStep] = field(default_factory=list)
+    forecasts: list[tuple[int, float]] = field(default_factory=list)
+    """(tokens done, mean said) at each forecast."""
+
+
+class RunningError:
+    """Mean square of the logarithm of actual over forecast, long and short; the root is the predictor's
+    sigma.
+    """
+
+    def __init__(self) -> None:
+        self._long = self._short = 0.0
+        self.count = 0
+
+    def add(self, forecast: float, actual: float) -> None:
+        ratio = math.log(max(1.0, actual) / max(1.0, forecast))
+        square = ratio * ratio
+        self.count += 1
+        self._long += (square - self._long) / min(self.count, ERRORS_LONG)
+        self._short += (square - self._short) / min(self.count, ERRORS_SHORT)
+
+    @property
+    def sigma(self) -> float | None:
+        """None while too few are over."""
+        return math.sqrt(self._long) if self.count >= 8 else None
+
+    @property
+    def has_jumped(self) -> bool:
+        return self.count >= 2 * ERRORS_SHORT and self._short > JUMP * JUMP * max(self._long, 0.01)
+
+    def settle(self) -> None:
+        """The jump was acted upon: what is normal now is the new error."""
+        self._long = self._short
+
+
+class ToolGaps:
+    """Running mean of the gap after a step, by its first tool."""
+
+    def __init__(self) -> None:
+        self._mean: dict[str, float] = {}
+        self._count: dict[str, int] = {}
+
+    def add(self, tool: str, seconds: float) -> None:
+        for name in (tool, "*"):
+            if name not in self._mean and len(self._mean) >= MOST_TOOLS:
+                continue
+            count = self._count[name] = self._count.get(name, 0) + 1
+            mean = self._mean.get(name, 0.0)
+            self._mean[name] = mean + (seconds - mean) / min(count, GAP_MEMORY)
+
+    def after(self, tool: str) -> float | None:
+        """Seconds; None before any gap was seen."""
+        return self._mean.get(tool, self._mean.get("*"))
+
+
+class Observed:
+    """``predictor`` may be exchanged at any time. ``on_finished`` hears of each trajectory that is over."""
+
+    def __init__(
+        self, predictor: Predictor, on_finished: Callable[[Trajectory], None] = lambda finished: None
+    ) -> None:
+        self.predictor = predictor
+        self._on_finished = on_finished
+        self._running: OrderedDict[Key, _Running] = OrderedDict()
+        # Taken for over because the gateway does not count them as active any more; they may come back.
+        self._resting: OrderedDict[Key, _Running] = OrderedDict()
+        self._siblings = FinishedSiblings()
+        self._past: deque[Script] = deque(maxlen=MOST_PAST)
+        self.gaps = ToolGaps()
+        self.error = RunningError()
+        self.steps_seen = 0
+
+    def __len__(self) -> int:
+        return len(self._running)
+
+    @property
+    def past(self) -> Sequence[Script]:
+        """Finished trajectories, oldest first."""
+        return tuple(self._past)
+
+    def take(self, batch: StepBatch) -> list[Forecast]:
+        """Learns of a batch; forecasts for the trajectories in it that go on."""
+        told: dict[Key, int | None] = {}
+        for new in batch.new:
+            if self._meet(new):
+                told[(new.tenant, new.trajectory_id)] = None
+        for record in batch.steps:
+            if self._observe(record):
+                told[(record.tenant, record.trajectory_id)] = record.step
+        for over in batch.over:
+            told.pop((over.tenant, over.trajectory_id), None)
+            key = (over.tenant, over.trajectory_id)
+            if self._resting.pop(key, None) is None:
+                self._finish(key)
+        return self._forecasts(told)
+
+    def rest_but(self, active: Set[Key]) -> None:
+        """Takes for over what has ended a step and is not among ``active``: with most agents nobody says when
+        they are done.
+        """
+        for key in [key for key, one in self._running.items() if one.steps and key not in active]:
+            self._resting[key] = self._running[key]
+            self._finish(key)
+        while len(self._resting) > MOST_RESTING:
+            self._resting.popitem(last=False)
+
+    # ---------------------------------------------------------------- inside
+
+    def _meet(self, new: NewTrajectory) -> bool:
+        """Whether it is one that was not known."""
+        key = (new.tenant, new.trajectory_id)
+        if key in self._running:
+            return False
+        self._remember(key, _origin_of_new(new), started_at=0.0)
+        return True
+
+    def _remember(self, key: Key, origin: Origin, started_at: float) -> _Running:
+        running = self._running[key] = _Running(origin, Progress(origin), started_at)
+        if len(self._running) > MOST_RUNNING:
+            self._running.popitem(last=False)
+        return running
+
+    def _observe(self, record: StepRecord) -> bool:
+        """Whether the step says something: it was answered, and is newer than the last one."""
+        key = (record.tenant, record.trajectory_id)
+        if (back := self._resting.pop(key, None)) is not None:
+            back.forecasts.clear()  # their errors are counted
+            self._running[key] = back
+        running = self._running.get(key)
+        if running is not None:
+            self._running.move_to_end(key)
+        if record.outcome is not Outcome.DONE or (running is not None and record.step <= running.last_step):
+            return False
+        if running is None or running.last_step < 0:
+            # The first record knows more than the announcement: the prompt as the worker counted it.
+            running = self._remember(key, origin_of(record), record.arrived_at)
+        step = step_of(record, running.context)
+        if running.steps and record.gap_before_s is not None:
+            tools = running.steps[-1].tools
+            self.gaps.add(tools[0] if tools else "", record.gap_before_s)
+        running.progress.observe(step)
+        if len(running.steps) < MOST_STEPS_KEPT:
+            running.steps.append(step)
+        running.last_step = record.step
+        running.context = record.prompt_tokens + record.output_tokens
+        self.steps_seen += 1
+        return True
+
+    def _finish(self, key: Key) -> None:
+        running = self._running.pop(key, None)
+        if running is None or not running.steps:
+            return
+        done = running.progress.done_tokens
+        self._siblings.add(running.origin.prompt, Sibling(done, running.progress.steps))
+        for before, mean in running.forecasts:
+            if done > before:
+                self.error.add(mean, done - before)
+        self._past.append(self._script_of(running))
+        self._on_finished(
+            Trajectory(running.origin, tuple(running.steps), finished=True, started_at=running.started_at)
+        )
+
+    def _forecasts(self, told: dict[Key, int | None]) -> list[Forecast]:
+        known = [(key, self._running[key]) for key in told if key in self._running]
+        if not known:
+            return []
+        moments = [self._features(running.progress) for _, running in known]
+        said = self.predictor.predict(moments)
+        found = []
+        for (key, running), mean, sigma in zip(known, said.mean, said.sigma, strict=True):
+            running.forecasts.append((running.progress.done_tokens, float(mean)))
+            found.append(
+                Forecast(
+                    tenant=key[0],
+                    trajectory_id=key[1],
+                    step=told[key],
+                    mean=float(mean),
+                    sigma=float(sigma),
+                    gap_s=self._gap_after(running),
+                )
+            )
+        return found
+
+    def _features(self, progress: Progress) -> StepFeatures:
+        return progress.features(self._siblings.of(progress.origin.prompt))
+
+    def _gap_after(self, running: _Running) -> float | None:
+        if not running.steps:
+            return None
+        tools = running.steps[-1].tools
+        return self.gaps.after(tools[0] if tools else "")
+
+    def _script_of(self, running: _Running) -> Script:
+        steps = running.steps
+        usual = self.gaps.after("*") or 0.0
+        gaps = [usual if step.gap_before_s is None else step.gap_before_s for step in steps[1:]] + [0.0]
+        return Script(
+            prompt=max(1, running.origin.prompt_tokens),
+            turns=tuple(
+                Turn(
+                    input=step.input_tokens if index else 0,
+                    output=max(1, step.output_tokens),
+                    tool_seconds=gap,
+                )
+                for index, (step, gap) in enumerate(zip(steps, gaps, strict=True))
+            ),
+        )
+
+
+def _origin_of_new(new: NewTrajectory) -> Origin:
+    return Origin(
+        trajectory_id=new.trajectory_id,
+        prompt=f"{new.tenant}/{new.group_id}" if new.group_id is not None else "",
+        domain=new.tenant,
+        model=new.model or "",
+        sample=new.sample,
+        prompt_tokens=new.prompt_tokens,
+    )

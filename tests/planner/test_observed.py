@@ -1,0 +1,152 @@
+"""What the planner keeps of step records, and what it says of them."""
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+from heddle_contracts.predictions import NewTrajectory, StepBatch, TrajectoryOver
+from heddle_contracts.steps import Outcome, StepRecord
+from heddle_planner.observed import Observed, RunningError
+from heddle_planner.predictor.features import StepFeatures
+from heddle_planner.predictor.observations import Trajectory
+from heddle_planner.predictor.protocol import Prediction, lognormal
+
+Record = Callable[..., StepRecord]
+
+
+class CountsDown:
+    """Says that 1,000 tokens are left less what was generated, and keeps what it was asked."""
+
+    name = "counts-down"
+
+    def __init__(self) -> None:
+        self.asked: list[StepFeatures] = []
+
+    def predict(self, moments: Sequence[StepFeatures]) -> Prediction:
+        self.asked += moments
+        done = np.array([moment.done_tokens for moment in moments], dtype=np.float64)
+        return lognormal(np.maximum(1.0, 1_000.0 - done), np.full(len(moments), 0.4))
+
+
+@pytest.fixture
+def model() -> CountsDown:
+    return CountsDown()
+
+
+@pytest.fixture
+def observed(model: CountsDown) -> Observed:
+    return Observed(model)  # type: ignore[arg-type]
+
+
+def over(trajectory: str = "t") -> TrajectoryOver:
+    return TrajectoryOver(tenant="", trajectory_id=trajectory, finished=True, at=0.0)
+
+
+def test_a_forecast_is_made_after_each_step_from_all_that_was_seen(
+    observed: Observed, model: CountsDown, record: Record
+) -> None:
+    said = [observed.take(StepBatch(steps=(record(step),)))[0] for step in range(3)]
+    assert [(one.step, round(one.mean)) for one in said] == [(0, 900), (1, 800), (2, 700)]
+    assert [one.sigma for one in said] == [0.4] * 3
+    assert [moment.steps for moment in model.asked] == [1, 2, 3]
+
+
+def test_one_batch_gives_one_forecast_a_trajectory_and_none_for_those_that_are_over(
+    observed: Observed, record: Record
+) -> None:
+    steps = (record(0), record(1), record(0, trajectory="u"), record(0, trajectory="v"))
+    said = observed.take(StepBatch(steps=steps, over=(over("v"),)))
+    assert {(one.trajectory_id, one.step) for one in said} == {("t", 1), ("u", 0)}
+
+
+def test_records_seen_before_and_steps_that_failed_change_nothing(observed: Observed, record: Record) -> None:
+    observed.take(StepBatch(steps=(record(0), record(1))))
+    again = observed.take(StepBatch(steps=(record(1), record(2, outcome=Outcome.ABORTED))))
+    assert again == []
+    assert observed.steps_seen == 2
+
+
+def test_a_new_trajectory_is_forecast_before_its_first_step_and_not_forgotten_by_it(
+    observed: Observed, model: CountsDown, record: Record
+) -> None:
+    new = NewTrajectory(tenant="", trajectory_id="t", group_id="g", prompt_tokens=500)
+    (said,) = observed.take(StepBatch(new=(new,)))
+    assert (said.step, said.mean) == (None, 1_000.0)
+    assert observed.take(StepBatch(new=(new,))) == []
+    observed.take(StepBatch(steps=(record(0, group_id="g"),)))
+    assert model.asked[-1].origin.prompt_tokens == 1_000, "as the worker counted it"
+    assert len(observed) == 1
+
+
+def test_finished_trajectories_become_scripts_and_lessons(model: CountsDown, record: Record) -> None:
+    lessons: list[Trajectory] = []
+    observed = Observed(model, lessons.append)  # type: ignore[arg-type]
+    observed.take(StepBatch(steps=tuple(record(step) for step in range(3)), over=(over(),)))
+    (script,) = observed.past
+    assert script.prompt == 1_000
+    assert [turn.output for turn in script.turns] == [100, 100, 100]
+    assert [turn.input for turn in script.turns] == [0, 50, 50]
+    assert [turn.tool_seconds for turn in script.turns] == [5.0, 5.0, 0.0]
+    (lesson,) = lessons
+    assert (lesson.output_tokens, lesson.finished) == (300, True)
+    assert len(observed) == 0
+
+
+def test_a_finished_sibling_is_seen_by_the_others_of_its_prompt(
+    observed: Observed, model: CountsDown, record: Record
+) -> None:
+    first = record(0, trajectory="a", group_id="g")
+    observed.take(StepBatch(steps=(first,), over=(over("a"),)))
+    observed.take(StepBatch(steps=(record(0, trajectory="b", group_id="g"),)))
+    assert [sibling.output_tokens for sibling in model.asked[-1].siblings] == [100]
+    observed.take(StepBatch(steps=(record(0, trajectory="c"),)))
+    assert model.asked[-1].siblings == ()
+
+
+def test_what_is_not_active_any_more_counts_as_over_until_it_comes_back(
+    observed: Observed, model: CountsDown, record: Record
+) -> None:
+    observed.take(StepBatch(steps=(record(0), record(0, trajectory="u"))))
+    observed.rest_but({("", "u")})
+    assert (len(observed), len(observed.past)) == (1, 1)
+    (said,) = observed.take(StepBatch(steps=(record(1),)))
+    assert said.mean == 800.0, "it goes on where it was"
+    assert len(observed) == 2
+
+
+def test_gaps_are_foretold_by_the_tool_that_was_called(observed: Observed, record: Record) -> None:
+    steps = [
+        record(0, tool_names=("slow",)),
+        record(1, tool_names=("fast",), gap_before_s=8.0),
+        record(2, tool_names=("slow",), gap_before_s=0.5),
+    ]
+    said = [observed.take(StepBatch(steps=(one,)))[0].gap_s for one in steps]
+    assert said == [None, 8.0, 8.0]
+    (unknown,) = observed.take(StepBatch(steps=(record(3, tool_names=("new",), gap_before_s=0.5),)))
+    assert unknown.gap_s is not None
+    assert 0.5 < unknown.gap_s < 8.0
+
+
+def test_the_error_is_measured_on_trajectories_that_are_over(observed: Observed, record: Record) -> None:
+    assert observed.error.sigma is None
+    for number in range(10):
+        name = f"t{number}"
+        steps = tuple(record(step, trajectory=name) for step in range(10))
+        for step in steps:
+            observed.take(StepBatch(steps=(step,)))
+        observed.take(StepBatch(over=(over(name),)))
+    assert observed.error.sigma == pytest.approx(0.0, abs=1e-6), "1,000 tokens each, as foretold"
+
+
+def test_an_error_that_jumps_is_noticed_once() -> None:
+    error = RunningError()
+    for _ in range(200):
+        error.add(100.0, 120.0)
+    assert not error.has_jumped
+    assert error.sigma == pytest.approx(math.log(1.2))
+    for _ in range(40):
+        error.add(100.0, 1_000.0)
+    assert error.has_jumped
+    error.settle()
+    assert not error.has_jumped

@@ -1,0 +1,116 @@
+"""A round of planning: what goes in, what plan comes out."""
+
+from collections.abc import Callable, Sequence
+
+import pytest
+from heddle_contracts.planning import ActiveTrajectory, PlanMaking, PlanReason, PlanWorker
+from heddle_planner.profiles import load_profile
+from heddle_planner.round import NothingLive, RoundError, Window, plan_round
+from heddle_planner.simulate.scripts import Script
+
+Fleet = Callable[..., list[PlanWorker]]
+Active = Callable[..., list[ActiveTrajectory]]
+
+
+def test_every_live_trajectory_is_in_one_share_and_ranks_follow_lengths(
+    fleet: Fleet, active: Active, past: Sequence[Script]
+) -> None:
+    live = active(60, context_tokens=800)
+    plan = plan_round(Window(fleet(4, 2, 1, 1), live, past, error=0.6), 1_000.0)
+    planned = [member for members in plan.members for member in members]
+    by_length = sorted(live, key=lambda one: -one.remaining)
+    assert planned == [one.trajectory_id for one in by_length]
+    assert sum(share.size for share in plan.shares) == plan.trajectories == 60
+    assert sorted(share.worker for share in plan.shares if share.worker) == [1, 2, 3, 4]
+    first = 0
+    for share in plan.shares:
+        assert share.first_rank == (first if share.size else None)
+        assert len(plan.members[plan.shares.index(share)]) == share.size
+        first += share.size
+    assert plan.shape == tuple(share.degree for share in plan.shares)
+
+
+def test_a_plan_says_what_it_was_made_of_and_how_long_it_holds(
+    fleet: Fleet, active: Active, past: Sequence[Script]
+) -> None:
+    window = Window(fleet(2, 1), active(12), past, error=0.5)
+    plan = plan_round(window, 1_000.0, reason=PlanReason.WORKERS, ttl_s=60.0)
+    assert (plan.made_at, plan.expires_at) == (1_000.0, 1_060.0)
+    assert plan.reason is PlanReason.WORKERS
+    assert plan.live
+    assert plan.profile == "learned from the live workers"
+    assert 0 < plan.lower_bound_s <= plan.alternatives[0].worst_makespan_s
+    assert plan.version is None
+
+
+def test_equal_windows_give_equal_plans_and_other_ones_another_digest(
+    fleet: Fleet, active: Active, past: Sequence[Script]
+) -> None:
+    window = Window(fleet(2, 1), active(20), past, error=0.5)
+    timings = {"solve_seconds", "rehearsal_seconds"}
+    first, second = (plan_round(window, 1_000.0).model_dump(exclude=timings) for _ in range(2))
+    assert first == second
+    other = Window(fleet(2, 1), active(20, seed=2), past, error=0.5)
+    assert plan_round(other, 1_000.0).inputs_digest != first["inputs_digest"]
+
+
+def test_the_plan_and_the_simplest_placements_are_rehearsed_and_the_best_is_taken(
+    fleet: Fleet, active: Active, past: Sequence[Script]
+) -> None:
+    plan = plan_round(Window(fleet(4, 1, 1), active(48), past, error=0.8), 1_000.0)
+    ways = {one.name: one for one in plan.alternatives}
+    assert ways.keys() == {"plan", "by_rank", "sticky", "least_load"}
+    spans = [one.expected_makespan_s for one in plan.alternatives]
+    assert spans == sorted(spans)
+    best = plan.alternatives[0]
+    assert plan.expected_makespan_s == best.expected_makespan_s
+    assert plan.placement == best.placement
+    assert (plan.making is PlanMaking.SHARES) == best.with_plan
+    simple = [one for one in plan.alternatives if not one.with_plan and one.placement != "least_load"]
+    assert plan.fallback_placement == simple[0].placement
+
+
+def test_one_long_trajectory_gets_the_fastest_worker_for_itself(fleet: Fleet, active: Active) -> None:
+    live = [
+        ActiveTrajectory(tenant="", trajectory_id=f"t{number}", remaining=length, sigma=0.05)
+        for number, length in enumerate([900.0] * 20 + [60_000.0])
+    ]
+    plan = plan_round(Window(fleet(1, 4), live, error=0.05), 0.0)
+    first = plan.shares[0]
+    assert (first.worker, first.degree) == (2, 4)
+    assert plan.members[0][0] == "t20"
+    assert first.limited_by == "longest_trajectory"
+    assert first.longest == 60_000.0
+
+
+def test_equal_workers_keep_the_long_ones_that_they_hold(fleet: Fleet, active: Active) -> None:
+    workers = fleet(1, 1)
+    holds_long = workers[1].model_copy(update={"homed": 2, "homed_remaining": 50_000.0})
+    holds_short = workers[0].model_copy(update={"homed": 8, "homed_remaining": 4_000.0})
+    plan = plan_round(Window([holds_short, holds_long], active(24)), 0.0)
+    assert plan.shares[0].worker == holds_long.id
+
+
+def test_nothing_live_is_said_with_what_to_do(fleet: Fleet, active: Active) -> None:
+    with pytest.raises(NothingLive, match=r"^lengths: no trajectory is live; give lengths"):
+        plan_round(Window(fleet(1), []), 0.0)
+    with pytest.raises(NothingLive, match=r"^workers: none is live"):
+        plan_round(Window([], active(3)), 0.0)
+
+
+def test_an_operators_profile_must_have_the_degrees_that_are_live(fleet: Fleet, active: Active) -> None:
+    known = load_profile("qwen3-8b-h100")
+    window = Window(fleet(2, 1), active(6), profile=known, profile_name="qwen3-8b-h100")
+    assert plan_round(window, 0.0).profile == "qwen3-8b-h100"
+    odd = Window(fleet(3), active(6), profile=known, profile_name="qwen3-8b-h100")
+    with pytest.raises(RoundError, match=r"^profile: qwen3-8b-h100 has no MP degree 3"):
+        plan_round(odd, 0.0)
+
+
+def test_a_round_of_many_trajectories_of_many_steps_stays_bounded(
+    fleet: Fleet, active: Active, past: Sequence[Script]
+) -> None:
+    live = [one.model_copy(update={"remaining": 200_000.0}) for one in active(300)]
+    plan = plan_round(Window(fleet(2, 1, kv_tokens=4_000_000), live, past, error=0.3), 0.0)
+    assert plan.trajectories == 300
+    assert len(plan.alternatives) == 4

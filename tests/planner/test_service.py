@@ -1,0 +1,118 @@
+"""The planner process over its socket: forecasts, plans, refusals, its end."""
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import httpx
+import pytest
+from heddle_contracts.planning import ActiveTrajectory, Plan, PlanWorker
+from heddle_contracts.predictions import ForecastBatch, StepBatch
+from heddle_contracts.steps import StepRecord
+
+WAIT_S = 60.0
+COMMAND = "from heddle_planner.planner_cli import app; app()"
+
+
+@pytest.fixture(scope="module")
+def planner() -> Iterator[httpx.Client]:
+    """A planner on a free port; ends cleanly on SIGTERM."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", COMMAND, "--port", "0", "--plan-ttl", "60"], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    try:
+        said = json.loads(process.stdout.readline())
+        assert said["ready"]
+        with httpx.Client(base_url=said["planner"], timeout=WAIT_S, trust_env=False) as client:
+            yield client
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(WAIT_S) == 0
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def post(client: httpx.Client, path: str, body: Any) -> httpx.Response:
+    return client.post(f"/planner/v1{path}", json=body)
+
+
+def test_steps_are_answered_with_forecasts(planner: httpx.Client, record: Callable[..., StepRecord]) -> None:
+    batch = StepBatch(steps=(record(0), record(1)))
+    answer = post(planner, "/steps", batch.model_dump(mode="json")).raise_for_status()
+    said = ForecastBatch.model_validate_json(answer.content)
+    (forecast,) = said.forecasts
+    assert (forecast.trajectory_id, forecast.step) == ("t", 1)
+    assert forecast.mean >= 1
+    assert said.model == "history"
+    stats = planner.get("/planner/v1/stats").json()
+    assert stats["steps_seen"] == 2
+
+
+def test_live_trajectories_are_planned_on_live_workers(
+    planner: httpx.Client,
+    fleet: Callable[..., list[PlanWorker]],
+    active: Callable[..., list[ActiveTrajectory]],
+) -> None:
+    body = {
+        "reason": "workers",
+        "workers": [worker.model_dump() for worker in fleet(2, 1)],
+        "active": [one.model_dump() for one in active(10)],
+        "policy": {"admission": "unlimited"},
+    }
+    plan = Plan.model_validate_json(post(planner, "/plans", body).raise_for_status().content)
+    assert plan.live
+    assert plan.reason == "workers"
+    assert plan.expires_at - plan.made_at == pytest.approx(60.0)
+    assert {share.name for share in plan.shares} == {"worker-1", "worker-2"}
+
+
+def test_given_lengths_need_neither_workers_nor_a_profile(planner: httpx.Client) -> None:
+    asked = {"lengths": [9_000, 400, 300], "gpus": 4, "degrees": [1, 2]}
+    plan = Plan.model_validate_json(post(planner, "/plans", {"asked": asked}).raise_for_status().content)
+    assert plan.profile == "qwen3-8b-h100"
+    assert sum(share.size for share in plan.shares) == 3
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "field"),
+    [
+        ({}, 409, "lengths"),
+        ({"asked": {"lengths": [1], "profile": "/etc/hostname"}}, 422, "profile"),
+        ({"asked": {"lengths": [1]}}, 422, "gpus"),
+        ({"asked": {"gpus": 8}}, 422, "gpus"),
+    ],
+)
+def test_refusals_name_the_field(planner: httpx.Client, body: Any, status: int, field: str) -> None:
+    answer = post(planner, "/plans", body)
+    assert (answer.status_code, answer.json()["field"]) == (status, field)
+
+
+def test_nonsense_is_refused_before_it_is_believed(planner: httpx.Client) -> None:
+    before = planner.get("/planner/v1/stats").json()["steps_seen"]
+    assert post(planner, "/steps", {"steps": [{"step": -1}]}).status_code == 422
+    assert post(planner, "/plans", {"asked": {"lengths": [-5], "gpus": 1}}).status_code == 422
+    assert planner.get("/planner/v1/stats").json()["steps_seen"] == before
+
+
+def test_with_a_key_only_its_holders_are_let_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEDDLE_PLANNER_KEY", "secret")
+    process = subprocess.Popen(
+        [sys.executable, "-c", COMMAND, "--port", "0"], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    try:
+        url = json.loads(process.stdout.readline())["planner"]
+        with httpx.Client(base_url=url, timeout=WAIT_S, trust_env=False) as client:
+            assert client.get("/ready").status_code == 200
+            assert post(client, "/steps", {}).status_code == 401
+            answer = client.post("/planner/v1/steps", json={}, headers={"authorization": "Bearer secret"})
+            assert answer.status_code == 200
+    finally:
+        process.terminate()
+        process.wait(WAIT_S)
+        process.stdout.close()
