@@ -76,7 +76,7 @@ class ServerProcess:
 
 
 class PostgreSQL(ServerProcess):
-    """A cluster without durability: it lives as long as its test."""
+    """What it commits survives a killed server, not a power cut: it lives as long as its test."""
 
     def __init__(self, folder: Path) -> None:
         # The server refuses to run as root.
@@ -98,7 +98,7 @@ class PostgreSQL(ServerProcess):
         assert made.returncode == 0, made.stderr
         port = _free_port()
         command = [_program("postgres"), "-D", str(data), "-p", str(port), "-k", "", "-h", "127.0.0.1"]
-        for setting in ("fsync=off", "full_page_writes=off", "synchronous_commit=off"):
+        for setting in ("fsync=off", "full_page_writes=off"):
             command += ["-c", setting]
         super().__init__(command, port, folder / "log", user)
 
