@@ -1,9 +1,10 @@
 """SGLang's names of KV pages, computed from token ids.
 
-A page's hash is SHA-256 over the digest of the page before it and the page's token ids as 32-bit little-endian
-integers, so it names the whole prefix that ends with the page. The first page follows the namespace's seed,
-where ``extra_key`` or ``cache_salt`` of the request make one. Source: SGLang 0.5.23, ``mem_cache/utils.py``
-(``get_storage_hash_str``, ``storage_namespace_seed``), ``mem_cache/cpp_utils/hash_binding.cpp``.
+A page's hash is SHA-256 over the digest of the page before it and the page's token ids as 32-bit
+little-endian integers, so it names the whole prefix that ends with the page. The first page follows the
+namespace's seed, where ``extra_key`` or ``cache_salt`` of the request make one.
+Source: SGLang 0.5.23, ``mem_cache/utils.py`` (``get_storage_hash_str``, ``storage_namespace_seed``) and
+``mem_cache/cpp_utils/hash_binding.cpp``.
 """
 
 import hashlib

@@ -1,8 +1,9 @@
 """The plugin's part in one scheduler process: carries out the shim's commands, remembers ended requests.
 
 Every rank of an engine handles the same commands in the same iteration, because they come with SGLang's own
-broadcast, and nothing here depends on a clock: ranks that decided differently would hang each other. Source of
-the calls: SGLang 0.5.23, ``managers/scheduler.py`` (``_prefetch_kvcache``), ``mem_cache/unified_radix_cache.py``.
+broadcast, and nothing here depends on a clock: ranks that decided differently would hang each other. Source
+of the calls: SGLang 0.5.23, ``managers/scheduler.py`` (``_prefetch_kvcache``) and
+``mem_cache/unified_radix_cache.py``.
 """
 
 import logging

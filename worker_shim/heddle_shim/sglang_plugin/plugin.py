@@ -1,9 +1,10 @@
 """The SGLang plugin: its entry point, and the hooks.
 
-SGLang calls ``register`` in each of its processes (entry-point group ``sglang.srt.plugins``). The plugin is on
-only below a shim that asks for it (``HEDDLE_STORE``), and only in a version of SGLang that it was tried with.
-Each feature is checked by itself against the code that is there; one that does not fit is left off, and the
-shim learns from ``hello`` what is on. Source of the mechanism: SGLang 0.5.23, ``plugins/hook_registry.py``.
+SGLang calls ``register`` in each of its processes (entry-point group ``sglang.srt.plugins``). The plugin is
+on only below a shim that asks for it (``HEDDLE_STORE``), and only in a version of SGLang that it was tried
+with. Each feature is checked by itself against the code that is there; one that does not fit is left off,
+and the shim learns from ``hello`` what is on. Source of the mechanism: SGLang 0.5.23,
+``plugins/hook_registry.py``.
 """
 
 import inspect

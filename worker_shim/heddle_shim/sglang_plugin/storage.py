@@ -9,7 +9,6 @@ schedules. A page that cannot be stored or found is a miss: the engine then comp
 
 import logging
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -86,9 +85,8 @@ class HeddlePages(HiCacheStorage):  # type: ignore[misc]
         shelf = self._current()
         if shelf is None:
             return False
-        return all(
-            [shelf.put(key, self._part, _bytes_of(page)) for key, page in zip(keys, values, strict=True)]
-        )
+        stored = [shelf.put(key, self._part, _bytes_of(page)) for key, page in zip(keys, values, strict=True)]
+        return all(stored)
 
     def clear(self) -> None:
         shelf = self._current()

@@ -1,0 +1,95 @@
+"""Keeps one worker registered with a gateway: adds it when its engine is ready, reports, takes it out.
+
+The gateway may be restarted at any time and then knows nothing: a report that it answers with 404 leads to a
+new registration. Nothing here fails because a gateway is away; it is asked again, with back-off.
+"""
+
+import asyncio
+import logging
+from typing import Any, Final
+
+import httpx
+from heddle_contracts.shim import WorkerReport
+
+from heddle_shim.shim import Shim
+
+log = logging.getLogger(__name__)
+
+FIRST_DELAY_S: Final = 0.5
+LONGEST_DELAY_S: Final = 15.0
+TIMEOUT_S: Final = 5.0
+
+
+class Registration:
+    """One gateway. ``run`` it as a task, ``leave`` when the shim ends.
+
+    ``engine_url`` and ``shim_url`` are how the gateway reaches the two.
+    """
+
+    def __init__(
+        self,
+        gateway: str,
+        key: str | None,
+        *,
+        engine_url: str,
+        shim_url: str,
+        name: str | None,
+        engine_key: str | None,
+    ) -> None:
+        headers = {"authorization": f"Bearer {key}"} if key else {}
+        self._http = httpx.AsyncClient(
+            base_url=gateway.rstrip("/"), headers=headers, timeout=TIMEOUT_S, trust_env=False
+        )
+        self._gateway = gateway
+        self._body: dict[str, Any] = {"url": engine_url, "kind": "sglang", "shim_url": shim_url}
+        if name is not None:
+            self._body["name"] = name
+        if engine_key is not None:
+            self._body["api_key"] = engine_key
+        self._worker_id: str | None = None
+        self._was_ready = False
+
+    async def run(self, shim: Shim) -> None:
+        """Until cancelled."""
+        delay = FIRST_DELAY_S
+        while True:
+            report = await shim.next_report()
+            try:
+                await self._tell(report)
+                delay = FIRST_DELAY_S
+            except (httpx.TransportError, httpx.HTTPStatusError) as error:
+                log.warning("gateway %s: %s", self._gateway, _words(error))
+                await asyncio.sleep(delay)
+                delay = min(LONGEST_DELAY_S, delay * 2)
+
+    async def leave(self) -> None:
+        """Takes the worker out: no new steps go there. A gateway that is away does not hold the end up."""
+        if self._worker_id is not None:
+            try:
+                (await self._http.delete(f"/workers/{self._worker_id}")).raise_for_status()
+            except (httpx.TransportError, httpx.HTTPStatusError) as error:
+                log.warning("gateway %s was not told that it leaves: %s", self._gateway, _words(error))
+        await self._http.aclose()
+
+    async def _tell(self, report: WorkerReport) -> None:
+        if self._worker_id is None:
+            if report.engine != "ready":
+                return  # An engine that has never answered is no worker yet.
+            answer = (await self._http.post("/workers", json=self._body)).raise_for_status().json()
+            self._worker_id = str(answer["worker_id"])
+            log.info("registered with %s as worker %s", self._gateway, self._worker_id)
+        reply = await self._http.post(
+            f"/workers/{self._worker_id}/report",
+            content=report.model_dump_json(),
+            headers={"content-type": "application/json"},
+        )
+        if reply.status_code == 404:
+            self._worker_id = None  # The gateway was started again, or somebody took the worker out.
+            return
+        reply.raise_for_status()
+
+
+def _words(error: httpx.TransportError | httpx.HTTPStatusError) -> str:
+    if isinstance(error, httpx.HTTPStatusError):
+        return f"HTTP {error.response.status_code}: {error.response.text[:200]}"
+    return str(error) or type(error).__name__
