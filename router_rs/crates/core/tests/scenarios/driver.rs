@@ -6,6 +6,7 @@ use heddle_core::action::{Dispatch, Migrate, Reject};
 use heddle_core::event::{
     FailureKind, LinkSpec, MigrationFailure, Outcome, StepArrived, StepEnded, WorkerUp,
 };
+use heddle_core::migration::{Move, MoveState};
 use heddle_core::replay::Digest;
 use heddle_core::{Action, Core, Event, EventError, Policy};
 
@@ -16,6 +17,10 @@ pub enum Books {
     Running { worker: u64, generation: u64 },
     Withdrawn { worker: u64, generation: u64 },
     Rejected,
+}
+
+fn is_moving(one: &Move) -> bool {
+    one.state == MoveState::Moving
 }
 
 /// Core and books.
@@ -83,6 +88,9 @@ impl Driver {
     }
 
     fn carry_out(&mut self) {
+        let ledger = self.core.ledger();
+        self.transfers
+            .retain(|&migration, _| ledger.get(migration).is_some());
         while let Some(action) = self.core.poll_action() {
             self.digest.add(&action);
             match action {
@@ -144,21 +152,25 @@ impl Driver {
                             && matches!(books, Books::Running { .. } | Books::Withdrawn { .. })
                     };
                     assert!(!self.steps.iter().any(runs), "a transfer under a live step");
-                    let home = self.core.trajectory_view(migrate.trajectory).unwrap().home;
-                    assert_eq!(home, Some(migrate.from));
+                    if self
+                        .core
+                        .ledger()
+                        .get(migrate.migration)
+                        .is_some_and(is_moving)
+                    {
+                        let view = self.core.trajectory_view(migrate.trajectory).unwrap();
+                        assert_eq!(view.home, Some(migrate.from));
+                    }
                     self.migrates.push(migrate.clone());
-                    self.transfers.insert(migrate.migration, (migrate, false));
+                    if self.core.ledger().get(migrate.migration).is_some() {
+                        self.transfers.insert(migrate.migration, (migrate, false));
+                    }
                 }
                 Action::CancelMigration { migration, .. } => {
-                    let (_, called_off) = self
-                        .transfers
-                        .get_mut(&migration)
-                        .expect("the end of a transfer that runs");
-                    assert!(!*called_off, "called off twice");
-                    *called_off = true;
-                    // The core may forget it at once: what it says of it later is stale, and the workers are free.
-                    if self.core.ledger().get(migration).is_none() {
-                        self.transfers.remove(&migration);
+                    // The core may have forgotten it at once: what is said of it later is stale.
+                    if let Some((_, called_off)) = self.transfers.get_mut(&migration) {
+                        assert!(!*called_off, "called off twice");
+                        *called_off = true;
                     }
                 }
                 Action::Expire { trajectory, .. } => {
@@ -173,9 +185,6 @@ impl Driver {
                 }
             }
         }
-        let ledger = self.core.ledger();
-        self.transfers
-            .retain(|&migration, _| ledger.get(migration).is_some());
         if self.audits {
             assert_eq!(self.core.audit(), Vec::<String>::new());
         }

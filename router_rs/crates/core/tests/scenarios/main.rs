@@ -3,6 +3,7 @@
 mod admissions;
 mod cluster;
 mod driver;
+mod migrations;
 mod placements;
 mod queues;
 mod random_events;

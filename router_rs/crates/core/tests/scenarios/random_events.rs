@@ -2,7 +2,9 @@
 //! give the same actions.
 
 use crate::driver::{Books, Driver};
-use heddle_core::event::{FailureKind, Outcome, StepArrived, StepEnded, WorkerUp};
+use heddle_core::event::{
+    FailureKind, LinkSpec, MigrationFailure, Outcome, StepArrived, StepEnded, WorkerUp,
+};
 use heddle_core::plan::{PlanSpec, Share};
 use heddle_core::replay::replay;
 use heddle_core::{Event, Policy};
@@ -18,6 +20,8 @@ enum Op {
         slots: u32,
         kv_tokens: u64,
         has_priority: bool,
+        linked: bool,
+        weights: u64,
     },
     Draining(u64, u64),
     Down(u64, u64),
@@ -40,6 +44,10 @@ enum Op {
     Plan(u64, Vec<u64>),
     Policy(usize, usize, usize),
     Finish(u64),
+    Ask(u64, u64),
+    Land(usize, u64),
+    FailTransfer(usize, MigrationFailure),
+    Weights(u64, u64, u64),
     Garbage(u64),
 }
 
@@ -52,6 +60,14 @@ const PLACEMENTS: [&str; 5] = [
     "by_rank",
 ];
 const ADMISSIONS: [&str; 3] = ["unlimited", "slots", "working_set"];
+const MIGRATIONS: [&str; 3] = ["never", "on_rank_change", "when_worth_it"];
+const FAILURES: [MigrationFailure; 5] = [
+    MigrationFailure::Cancelled,
+    MigrationFailure::Declined,
+    MigrationFailure::TargetFull,
+    MigrationFailure::Deadline,
+    MigrationFailure::Broken,
+];
 
 fn op() -> impl Strategy<Value = Op> {
     let worker = || (1..5u64, 1..4u64);
@@ -62,9 +78,9 @@ fn op() -> impl Strategy<Value = Op> {
     ];
     prop_oneof![
         12 => prop_oneof![0..50_000u64, 0..5_000_000u64, 0..200_000_000u64].prop_map(Op::Pass),
-        6 => (worker(), 1..9u32, 1..4u32, prop_oneof![Just(0u64), 200..4000u64], any::<bool>()).prop_map(
-            |((worker, generation), degree, slots, kv_tokens, has_priority)| Op::Up {
-                worker, generation, degree, slots, kv_tokens, has_priority
+        6 => (worker(), 1..9u32, 1..4u32, prop_oneof![Just(0u64), 200..4000u64], any::<bool>(), prop::bool::weighted(0.8), 0..2u64).prop_map(
+            |((worker, generation), degree, slots, kv_tokens, has_priority, linked, weights)| Op::Up {
+                worker, generation, degree, slots, kv_tokens, has_priority, linked, weights: weights / 2
             }
         ),
         2 => worker().prop_map(|(w, g)| Op::Draining(w, g)),
@@ -90,18 +106,22 @@ fn op() -> impl Strategy<Value = Op> {
         4 => (0..14u64, prop::option::of(0..3u64), 0.0..90_000.0f64).prop_map(|(t, g, m)| Op::Expect(t, g, m)),
         2 => (1..50u64, prop::collection::vec(0..5u64, 0..5)).prop_map(|(v, sizes)| Op::Plan(v, sizes)),
         2 => (0..4usize, 0..5usize, 0..3usize).prop_map(|(o, p, a)| Op::Policy(o, p, a)),
+        8 => (0..14u64, 0..6u64).prop_map(|(t, w)| Op::Ask(t, w)),
+        10 => (any::<usize>(), 0..4000u64).prop_map(|(n, tokens)| Op::Land(n, tokens)),
+        4 => (any::<usize>(), prop::sample::select(&FAILURES[..])).prop_map(|(n, why)| Op::FailTransfer(n, why)),
+        1 => (1..5u64, 1..4u64, 0..2u64).prop_map(|(w, g, v)| Op::Weights(w, g, v)),
         3 => (0..14u64).prop_map(Op::Finish),
         3 => any::<u64>().prop_map(Op::Garbage),
     ]
 }
 
 fn policy() -> impl Strategy<Value = Policy> {
-    (0..4usize, 0..5usize, 0..3usize, 0..2u32, 0..3u32, prop_oneof![Just(0u64), Just(3_000u64)]).prop_map(
-        |(order, placement, admission, backlog, over, worker_wait_ms)| {
+    (0..4usize, 0..5usize, 0..3usize, 0..3usize, 0..2u32, 0..3u32, prop_oneof![Just(0u64), Just(3_000u64)]).prop_map(
+        |(order, placement, admission, migration, backlog, over, worker_wait_ms)| {
             let json = format!(
-                r#"{{"order":"{}","placement":"{}","admission":"{}","backlog":{backlog},"max_over_send":{over},
+                r#"{{"order":"{}","placement":"{}","admission":"{}","migration":"{}","backlog":{backlog},"max_over_send":{over},
                     "worker_wait_ms":{worker_wait_ms},"idle_ttl_ms":400000,"dormant_after_ms":20000,"cache_nodes":12}}"#,
-                ORDERS[order], PLACEMENTS[placement], ADMISSIONS[admission]
+                ORDERS[order], PLACEMENTS[placement], ADMISSIONS[admission], MIGRATIONS[migration]
             );
             Policy::from_json(&json).unwrap()
         },
@@ -122,6 +142,12 @@ fn nth(driver: &Driver, n: usize) -> Option<(u64, Books)> {
         .flatten()
 }
 
+/// The `n`-th transfer that runs, counted round.
+fn nth_transfer(driver: &Driver, n: usize) -> Option<u64> {
+    let count = driver.transfers.len().max(1);
+    driver.transfers.keys().nth(n % count).copied()
+}
+
 fn apply(driver: &mut Driver, op: &Op, next_step: &mut u64) {
     match op.clone() {
         Op::Pass(us) => driver.advance_to(driver.now + us),
@@ -132,6 +158,8 @@ fn apply(driver: &mut Driver, op: &Op, next_step: &mut u64) {
             slots,
             kv_tokens,
             has_priority,
+            linked,
+            weights,
         } => driver.worker(WorkerUp {
             worker,
             generation,
@@ -140,8 +168,12 @@ fn apply(driver: &mut Driver, op: &Op, next_step: &mut u64) {
             kv_tokens,
             has_priority,
             profile: None,
-            link: None,
-            weights: 0,
+            // Slow enough that steps arrive in mid-move.
+            link: linked.then_some(LinkSpec {
+                tokens_per_s: 1_000.0 * f64::from(degree),
+                setup_us: 100,
+            }),
+            weights,
         }),
         Op::Draining(worker, generation) => {
             driver
@@ -267,6 +299,26 @@ fn apply(driver: &mut Driver, op: &Op, next_step: &mut u64) {
             let taken = driver.handle(Event::TrajectoryFinished { trajectory });
             assert_eq!(taken.is_ok(), known);
         }
+        Op::Ask(trajectory, to) => {
+            let _ = driver.handle(Event::MigrationAsked { trajectory, to });
+        }
+        Op::Land(n, tokens) => {
+            if let Some(migration) = nth_transfer(driver, n) {
+                driver.land(migration, tokens);
+            }
+        }
+        Op::FailTransfer(n, why) => {
+            if let Some(migration) = nth_transfer(driver, n) {
+                driver.fail_transfer(migration, why);
+            }
+        }
+        Op::Weights(worker, generation, weights) => driver
+            .handle(Event::WeightsUpdated {
+                worker,
+                generation,
+                weights,
+            })
+            .unwrap(),
         Op::Garbage(id) => garbage(driver, id.max(1 << 40)),
     }
 }
@@ -305,10 +357,20 @@ fn garbage(driver: &mut Driver, id: u64) {
             gap_us: None,
         },
         Event::TrajectoryFinished { trajectory: id },
+        Event::MigrationAsked {
+            trajectory: id,
+            to: 1,
+        },
     ] {
         driver.handle(event).unwrap_err();
     }
-    assert_eq!(driver.stat("refused_events_total"), refused + 7);
+    assert_eq!(driver.stat("refused_events_total"), refused + 8);
+    driver
+        .handle(Event::MigrationLanded {
+            migration: id,
+            tokens: 1,
+        })
+        .unwrap();
     driver
         .handle(Event::WorkerDown {
             worker: id,
@@ -380,6 +442,15 @@ fn drain(driver: &mut Driver) {
         );
     }
     assert_eq!(driver.stat("illegal_moves_total"), 0);
+    let ended: u64 = ["landed", "failed", "cancelled", "expired"]
+        .iter()
+        .map(|end| driver.stat(&format!("migrations_{end}_total")))
+        .sum();
+    assert_eq!(driver.stat("migrations_requested_total"), ended);
+    assert_eq!(
+        driver.stat("migrations_started_total"),
+        driver.migrates.len() as u64
+    );
 }
 
 fn run(policy: Policy, ops: &[Op]) -> Driver {
