@@ -477,3 +477,68 @@ proptest! {
         prop_assert_eq!(again.actions as usize > 0, !first.dispatches.is_empty() || !first.rejects.is_empty() || !first.expired.is_empty());
     }
 }
+
+/// Events of a rollout in which KV moves often: short gaps, three linked workers, estimates that change their mind.
+fn moving_op() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        10 => (0..400_000u64).prop_map(Op::Pass),
+        20 => (0..6u64).prop_map(|trajectory| Op::Arrive {
+            trajectory, group: None, prompt: 300, messages: 0, pinned: None
+        }),
+        20 => (any::<usize>(), 1..400u64).prop_map(|(n, tokens)| Op::End(n, Outcome::Done, tokens)),
+        3 => any::<usize>().prop_map(Op::Abort),
+        20 => (0..6u64, 1.0..90_000.0f64, 0.0..0.5f64).prop_map(|(t, m, s)| Op::Predict(t, m, s)),
+        6 => (0..6u64, 1..4u64).prop_map(|(t, w)| Op::Ask(t, w)),
+        12 => (any::<usize>(), 0..800u64).prop_map(|(n, tokens)| Op::Land(n, tokens)),
+        2 => (any::<usize>(), prop::sample::select(&FAILURES[..])).prop_map(|(n, why)| Op::FailTransfer(n, why)),
+        1 => (1..4u64, 0..2u64).prop_map(|(w, v)| Op::Weights(w, 1, v)),
+        1 => (1..4u64).prop_map(|w| Op::Down(w, 1)),
+        2 => (1..4u64).prop_map(|w| linked(w, 1)),
+    ]
+}
+
+fn linked(worker: u64, generation: u64) -> Op {
+    Op::Up {
+        worker,
+        generation,
+        degree: if worker == 1 { 8 } else { 1 },
+        slots: 4,
+        kv_tokens: 0,
+        has_priority: true,
+        linked: true,
+        weights: 0,
+    }
+}
+
+/// Enough of them that the property is about something.
+static MOVES_SEEN: std::sync::Mutex<[u64; 3]> = std::sync::Mutex::new([0; 3]);
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 150, max_shrink_iters: 200, failure_persistence: None, ..ProptestConfig::default() })]
+
+    fn any_moves_leave_a_sound_core(
+        rule in 1..3usize, plan in any::<bool>(), ops in prop::collection::vec(moving_op(), 40..200),
+    ) {
+        let json = format!(r#"{{"placement": "by_rank", "admission": "unlimited", "migration": "{}",
+            "idle_ttl_ms": 400000, "dormant_after_ms": 20000}}"#, MIGRATIONS[rule]);
+        let mut all: Vec<Op> = (1..4).map(|worker| linked(worker, 1)).collect();
+        if plan {
+            all.push(Op::Plan(200, vec![1, 2, 3]));
+        }
+        all.extend(ops);
+        let mut first = run(Policy::from_json(&json).unwrap(), &all);
+        let again = replay(&first.core.take_journal(), None).unwrap();
+        prop_assert_eq!(again.digest, first.digest.hex());
+        let mut seen = MOVES_SEEN.lock().unwrap();
+        for (seen, name) in seen.iter_mut().zip(["migrations_started_total", "migrations_landed_total", "migrations_waited_for_total"]) {
+            *seen += first.stat(name);
+        }
+    }
+}
+
+#[test]
+fn any_moves_leave_a_sound_core_and_there_are_many_of_them() {
+    any_moves_leave_a_sound_core();
+    let seen = *MOVES_SEEN.lock().unwrap();
+    assert!(seen.into_iter().all(|count| count > 10), "{seen:?}");
+}
