@@ -22,13 +22,14 @@ from starlette.types import Receive, Scope, Send
 
 from heddle_gateway import __version__
 from heddle_gateway.asgi.access import AccessRule
+from heddle_gateway.asgi.client_exchange import Endpoint
 from heddle_gateway.asgi.client_path import route_path
 from heddle_gateway.asgi.cors import CorsLayer
 from heddle_gateway.asgi.front_door import App, FrontDoor
 from heddle_gateway.asgi.host import HostRule
 from heddle_gateway.dialects.errors import error_type
-from heddle_gateway.fleet.address import parse_worker_url
-from heddle_gateway.fleet.errors import AddressRefused
+from heddle_gateway.fleet.address import check_allowed_host, parse_worker_url
+from heddle_gateway.fleet.errors import AddressRefused, FleetError
 from heddle_gateway.fleet.events import WorkerFacts, WorkerSpec
 from heddle_gateway.fleet.features import EngineKind, PrioritySense
 from heddle_gateway.fleet.registry import Fleet
@@ -114,11 +115,13 @@ class WorkerEvents:
 class HeddleApp(FastAPI):
     """FastAPI behind the front door: the data path never enters FastAPI's own layers."""
 
-    def open_door(self, settings: Settings, data_path: Mapping[str, App]) -> None:
+    door: FrontDoor
+
+    def open_door(self, settings: Settings, data_path: Mapping[str, Endpoint]) -> None:
         def path_of(path: str) -> str:
             return route_path(path, lambda called: split_path(called).rest)
 
-        door: App = FrontDoor(
+        self.door = FrontDoor(
             cast(App, super().__call__),
             data_path,
             hosts=HostRule(settings.allowed_hosts),
@@ -128,10 +131,12 @@ class HeddleApp(FastAPI):
             ),
             route_path=path_of,
         )
-        self._door = CorsLayer(door, settings.cors_origins, path_of) if settings.cors_origins else door
+        self._outermost: App = self.door
+        if settings.cors_origins:
+            self._outermost = self.door.origins = CorsLayer(self.door, settings.cors_origins, path_of)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._door(scope, receive, send)
+        await self._outermost(scope, receive, send)
 
 
 def create_app(settings: Settings) -> HeddleApp:
@@ -146,7 +151,7 @@ def create_app(settings: Settings) -> HeddleApp:
         raise StartError(f"database: {error}") from error
     for worker in settings.workers:
         try:
-            parse_worker_url(worker.url)
+            check_allowed_host(parse_worker_url(worker.url), settings.worker_hosts)
         except AddressRefused as error:
             raise StartError(f"workers: {error}") from error
     started_at = time.time()
@@ -242,7 +247,11 @@ def _lifespan(gateway: Gateway, dispose: Callable[[], Awaitable[None]]) -> Any:
         await _take_up_the_past(gateway.past, gateway.book, gateway.settings.max_trajectories)
         journalling = asyncio.create_task(journal.run()) if journal is not None else None
         for worker in gateway.settings.workers:
-            await gateway.fleet.add(_spec(worker))
+            try:
+                await gateway.fleet.add(_spec(worker))
+            except FleetError as error:
+                # More than the fleet holds, or a name that leads where no worker may be.
+                raise StartError(f"workers: {error}") from error
         try:
             yield
         finally:

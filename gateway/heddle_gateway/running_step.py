@@ -3,14 +3,15 @@
 import json
 import time
 from dataclasses import dataclass
+from random import Random
 from typing import Final, Protocol
 
 from heddle_contracts.steps import Outcome
 
 from heddle_gateway.accounting.open_step import OpenStep
+from heddle_gateway.asgi.client_exchange import ClientExchange
 from heddle_gateway.asgi.interrupts import Interrupts
 from heddle_gateway.asgi.pings import Pings
-from heddle_gateway.asgi.reply import Headers, Reply
 from heddle_gateway.dialects.aborted_answer import aborted_answer, aborted_stream
 from heddle_gateway.dialects.dialect import Dialect
 from heddle_gateway.dialects.errors import ApiError
@@ -111,7 +112,7 @@ class Run:
     """A step on its way, and everything its ending needs."""
 
     call: Call
-    reply: Reply
+    client: ClientExchange
     interrupts: Interrupts
     account: OpenStep
     ticket: Ticket
@@ -123,13 +124,23 @@ class Run:
     retry_after_s: float = 0.0
 
 
-def identity_headers(who: Identity) -> Headers:
-    """What every answer to a step says of it."""
-    return [
-        (b"x-heddle-trajectory-id", who.trajectory_id.encode("latin-1", "replace")),
-        (b"x-heddle-trajectory-source", who.source.encode("latin-1", "replace")),
-        (b"x-heddle-step", b"%d" % who.step),
-    ]
+_random = Random()
+
+
+def new_rid() -> str:
+    """32 hex digits. They need to be new, not secret: no system call for them."""
+    return f"{_random.getrandbits(128):032x}"
+
+
+def identity_lines(who: Identity) -> bytes:
+    """What every answer to a step says of it, as header lines. Ids and sources hold no control characters
+    (identity.ids).
+    """
+    return b"x-heddle-trajectory-id: %b\r\nx-heddle-trajectory-source: %b\r\nx-heddle-step: %d\r\n" % (
+        who.trajectory_id.encode("latin-1", "replace"),
+        who.source.encode("latin-1", "replace"),
+        who.step,
+    )
 
 
 class RunningSteps:

@@ -378,18 +378,17 @@ NewGateway = Callable[..., Awaitable[RunningGateway]]
 
 @pytest.fixture
 async def new_gateway(tmp_path: Path) -> AsyncIterator[NewGateway]:
-    """``await new_gateway(*workers, **settings)``: serves, with the given fake workers active. ``http``: the
-    server's protocol."""
+    """``await new_gateway(*workers, **settings)``: serves, with the given fake workers active."""
     async with contextlib.AsyncExitStack() as stack:
 
-        async def start(*workers: FakeWorker, http: Any = GatewayProtocol, **settings: Any) -> RunningGateway:
+        async def start(*workers: FakeWorker, **settings: Any) -> RunningGateway:
             settings.setdefault("database", str(tmp_path / "history.db"))
             app = create_app(load_settings(workers=[worker.url for worker in workers], **settings))
             listening = socket.create_server(("127.0.0.1", 0))
             server = QuietServer(
                 uvicorn.Config(
                     app,
-                    http=http,
+                    http=GatewayProtocol,
                     lifespan="on",
                     log_config=None,
                     server_header=False,

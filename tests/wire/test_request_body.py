@@ -2,32 +2,35 @@
 
 import gzip
 import zlib
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 import zstandard
-from heddle_gateway.asgi.request_body import ClientError, ClientLeft, read_body
+from heddle_gateway.asgi.request_body import ClientError, ClientLeft, NextPart, read_body
 
 LIMIT = 100_000
 TEXT = b'{"model": "m"}' * 50
 
 
-def receiving(*messages: dict[str, Any]) -> Callable[[], Awaitable[dict[str, Any]]]:
-    left = list(messages)
-
-    async def receive() -> dict[str, Any]:
-        return left.pop(0)
-
-    return receive
+LEAVES = object()
 
 
-def body_of(data: bytes, pieces: int = 3) -> Callable[[], Awaitable[dict[str, Any]]]:
+def receiving(*parts: Any) -> NextPart:
+    left = list(parts)
+
+    async def next_part() -> tuple[bytes, bool]:
+        part = left.pop(0)
+        if part is LEAVES:
+            raise ClientLeft
+        return part
+
+    return next_part
+
+
+def body_of(data: bytes, pieces: int = 3) -> NextPart:
     size = len(data) // pieces + 1
     parts = [data[at : at + size] for at in range(0, len(data), size)] or [b""]
-    messages = [{"type": "http.request", "body": part, "more_body": True} for part in parts]
-    messages[-1]["more_body"] = False
-    return receiving(*messages)
+    return receiving(*((part, number < len(parts)) for number, part in enumerate(parts, 1)))
 
 
 def raw_deflate(data: bytes) -> bytes:
@@ -54,9 +57,7 @@ CODINGS = [
 async def test_a_plain_body_comes_as_it_was_sent() -> None:
     for pieces in (1, 2, 7):
         assert await read_body(body_of(TEXT, pieces), {}, LIMIT) == TEXT
-    assert (
-        await read_body(receiving({"type": "http.request"}), {"content-encoding": "identity"}, LIMIT) == b""
-    )
+    assert await read_body(receiving((b"", False)), {"content-encoding": "identity"}, LIMIT) == b""
 
 
 @pytest.mark.parametrize(("coding", "pack"), CODINGS)
@@ -115,7 +116,7 @@ async def test_a_body_too_large_is_refused_by_its_declared_length_alone() -> Non
 
 
 async def test_a_body_that_turns_out_too_large_is_refused_before_its_end() -> None:
-    part = {"type": "http.request", "body": b"a" * LIMIT, "more_body": True}
+    part = (b"a" * LIMIT, True)
     error = await refusal(receiving(part, part), {"content-length": "not a number"})
     assert error.status == 413
 
@@ -127,6 +128,5 @@ async def test_other_codings_are_named_as_unsupported(coding) -> None:
 
 
 async def test_a_client_that_leaves_before_its_body_is_whole_is_nobody_to_answer() -> None:
-    part = {"type": "http.request", "body": b"{", "more_body": True}
     with pytest.raises(ClientLeft):
-        await read_body(receiving(part, {"type": "http.disconnect"}), {}, LIMIT)
+        await read_body(receiving((b"{", True), LEAVES), {}, LIMIT)

@@ -9,9 +9,7 @@ from typing import Any, Final
 from starlette.middleware.cors import CORSMiddleware
 
 from heddle_gateway.asgi.access import is_agents_path
-from heddle_gateway.asgi.front_door import App
-from heddle_gateway.asgi.interrupts import Receive
-from heddle_gateway.asgi.reply import Send
+from heddle_gateway.asgi.front_door import App, Receive, Send
 
 EXPOSED: Final = (
     "x-heddle-trajectory-id",
@@ -29,7 +27,7 @@ class CorsLayer:
     def __init__(self, app: App, origins: Sequence[str], route_path: Callable[[str], str]) -> None:
         self._plain = app
         self._route_path = route_path
-        self._cors: App = CORSMiddleware(
+        self._rule = CORSMiddleware(
             app,
             allow_origins=origins,
             allow_methods=["GET", "POST"],
@@ -37,6 +35,13 @@ class CorsLayer:
             expose_headers=EXPOSED,
         )
 
+    def answer_lines(self, origin: str) -> bytes:
+        """What an answer of the data path says of this origin, as Starlette's layer would say it."""
+        headers = dict(self._rule.simple_headers)
+        if not self._rule.allow_all_origins and self._rule.is_allowed_origin(origin):
+            headers |= {"Access-Control-Allow-Origin": origin, "Vary": "Origin"}
+        return "".join(f"{name}: {text}\r\n" for name, text in headers.items()).encode("latin-1")
+
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         agents = scope["type"] == "http" and is_agents_path(self._route_path(scope["path"]))
-        await (self._cors if agents else self._plain)(scope, receive, send)
+        await (self._rule if agents else self._plain)(scope, receive, send)

@@ -1,33 +1,41 @@
-"""What every request passes before a route sees it: request id, host, path, key.
+"""What every request passes before it is served: request id, host, path, key.
 
-One pass over the headers serves all four checks and identity after them. The data path leaves from here to
-its raw endpoints; everything else goes on to the FastAPI application, whose own layers cost as much as a
-whole step of ours.
+Requests of the data path that pass become exchanges, straight from the parser. Everything else takes the ASGI
+way: to the FastAPI application, or to the refusal of what may not pass.
 
-Adds to the scope: ``heddle.headers`` (lower-case names, Latin-1 values; the last of a repeated one),
-``heddle.client_path`` (as called, with its identity prefix), ``heddle.request_id`` (bytes).
+Invariant: both ways ask the same rules; the first admits, the second says why not.
 """
 
 import json
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
-from typing import Any
+from typing import Any, Protocol
+from urllib.parse import unquote
+
+import httptools
 
 from heddle_gateway.asgi.access import AccessRule
+from heddle_gateway.asgi.client_exchange import ClientExchange, Connection, Endpoint, Headers
 from heddle_gateway.asgi.host import HostRule
-from heddle_gateway.asgi.interrupts import Receive
-from heddle_gateway.asgi.reply import Headers, Reply, Send
 from heddle_gateway.asgi.request_id import request_id
 
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 
 
+class OriginRule(Protocol):
+    """Says what a browser may do with an answer (asgi.cors.CorsLayer)."""
+
+    def answer_lines(self, origin: str) -> bytes: ...
+
+
 class FrontDoor:
-    """``data_path``: raw endpoints by path, for POST. ``app``: the rest."""
+    """``data_path``: endpoints by path, for POST. ``app``: the rest."""
 
     def __init__(
         self,
         app: App,
-        data_path: Mapping[str, App],
+        data_path: Mapping[str, Endpoint],
         *,
         hosts: HostRule,
         access: AccessRule,
@@ -35,38 +43,95 @@ class FrontDoor:
     ) -> None:
         self._app = app
         self._data_path = dict(data_path)
+        self._plain = {path.encode("ascii"): (path, endpoint) for path, endpoint in data_path.items()}
         self._hosts = hosts
         self._access = access
         self._route_path = route_path
+        self.origins: OriginRule | None = None
+
+    # ---------------------------------------------------------------- the data path
+
+    def exchange(
+        self, connection: Connection, url: bytes, headers: Headers, *, keep_alive: bool, http_1_0: bool
+    ) -> ClientExchange | None:
+        """The exchange of a POST; None where it is none of the data path, or may not pass.
+
+        ``url``: the request's target. ``headers``: lower-case names.
+        """
+        plain = self._plain.get(url)
+        if plain is not None:
+            path, endpoint = plain
+            routed, query = path, b""
+        else:
+            parsed = httptools.parse_url(url)
+            path = unquote(parsed.path.decode("ascii"))
+            routed, query = self._route_path(path), parsed.query or b""
+            found = self._data_path.get(routed)
+            if found is None:
+                return None
+            endpoint = found
+        texts = _texts(headers)
+        if not self._accepts_host(headers, texts):
+            return None
+        if self._access.applies and self._access.denial("POST", routed, texts) is not None:
+            return None
+        id_ = request_id(texts.get("x-request-id"))
+        lines = b"x-request-id: %b\r\n" % id_
+        if self.origins is not None and "origin" in texts:
+            lines += self.origins.answer_lines(texts["origin"])
+        return ClientExchange(
+            connection,
+            endpoint,
+            path=path,
+            query=query,
+            headers=texts,
+            raw_headers=headers,
+            request_id=id_,
+            lines=lines,
+            keep_alive=keep_alive,
+            http_1_0=http_1_0,
+        )
+
+    def _accepts_host(self, headers: Headers, texts: Mapping[str, str]) -> bool:
+        host = texts.get("host")
+        if host is None:
+            return True
+        # Two of them may mean two servers to two readers (RFC 9112, 3.2).
+        twice = len(texts) != len(headers) and sum(name == b"host" for name, _ in headers) > 1
+        return not twice and self._hosts.accepts(host)
+
+    # ---------------------------------------------------------------- everything else
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        scope["heddle.headers"] = headers
-        scope["heddle.request_id"] = id_ = request_id(headers.get("x-request-id"))
-        host = headers.get("host")
-        if host is not None and not self._hosts.accepts(host):
+        texts = _texts(scope["headers"])
+        id_ = request_id(texts.get("x-request-id"))
+        if not self._accepts_host(scope["headers"], texts):
             await _refuse(send, id_, 400, "The Host header is not accepted.", "bad_host")
             return
-        scope["heddle.client_path"] = scope["path"]
         path = self._route_path(scope["path"])
-        if self._access.applies and (denial := self._access.denial(scope["method"], path, headers)):
+        if self._access.applies and (denial := self._access.denial(scope["method"], path, texts)):
             challenge = [(b"www-authenticate", b"Bearer")] if denial.status == 401 else []
             await _refuse(send, id_, denial.status, denial.message, denial.code, challenge)
             return
-        endpoint = self._data_path.get(path)
-        if endpoint is not None:
-            if scope["method"] == "POST":
-                await endpoint(scope, receive, send)
-            else:
+        if path in self._data_path:
+            if scope["method"] != "POST":
                 await _refuse(send, id_, 405, "Use POST.", "method_not_allowed", [(b"allow", b"POST")])
+            else:
+                text = "The data path is served by the gateway's own protocol: start it by `heddle gateway`."
+                await _refuse(send, id_, 501, text, "foreign_server")
             return
         if path != scope["path"]:
             scope["path"] = path
             scope["raw_path"] = path.encode("utf-8")
         await self._app(scope, receive, _with_request_id(send, id_))
+
+
+def _texts(headers: Headers) -> dict[str, str]:
+    """By name; the last of a repeated one."""
+    return {name.decode("latin-1"): value.decode("latin-1") for name, value in headers}
 
 
 def _with_request_id(send: Send, id_: bytes) -> Send:
@@ -84,6 +149,11 @@ async def _refuse(
     """An error in OpenAI's nested shape, for a request that reaches no route."""
     kind = {401: "authentication_error", 403: "permission_error"}.get(status, "invalid_request_error")
     body = json.dumps({"error": {"message": message, "type": kind, "param": None, "code": code}}).encode()
-    reply = Reply(send)
-    reply.headers = [(b"x-request-id", id_)]
-    await reply.whole(status, [(b"content-type", b"application/json"), *(headers or [])], body)
+    lines = [
+        (b"content-type", b"application/json"),
+        *(headers or []),
+        (b"x-request-id", id_),
+        (b"content-length", b"%d" % len(body)),
+    ]
+    await send({"type": "http.response.start", "status": status, "headers": lines})
+    await send({"type": "http.response.body", "body": body})

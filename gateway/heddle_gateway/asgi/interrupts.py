@@ -10,12 +10,10 @@ outside ``with`` is kept and raised by the next one; CLIENT_LEFT is never overwr
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Callable
 from enum import Enum
 from types import TracebackType
-from typing import Any
-
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+from typing import Protocol
 
 
 class Reason(Enum):
@@ -26,19 +24,11 @@ class Reason(Enum):
     STOPPED = "stopped by an operator"
 
 
-class HangUps:
-    """Who is to be called when one client connection is cut. ``gone``: it has been."""
+class ClientLine(Protocol):
+    """Tells when its client leaves (asgi.client_exchange)."""
 
-    __slots__ = ("calls", "gone")
-
-    def __init__(self) -> None:
-        self.calls: set[Callable[[], None]] = set()
-        self.gone = False
-
-    def cut(self) -> None:
-        self.gone = True
-        for call in tuple(self.calls):
-            call()
+    disconnected: bool
+    on_cut: Callable[[], None] | None
 
 
 class Interrupted(Exception):
@@ -50,28 +40,19 @@ class Interrupted(Exception):
 
 
 class Interrupts:
-    """Belongs to the task that made it. ``hang_ups``: the server's own list to be called from (see
-    asgi.server_protocol); without one a task listens to ``receive``.
-    """
+    """Belongs to the task that made it. ``line``: whose hang-up interrupts it, until that is answered."""
 
-    __slots__ = ("_armed", "_cancelled", "_hang_ups", "_reason", "_task", "_watcher")
+    __slots__ = ("_armed", "_cancelled", "_line", "_reason", "_task")
 
-    def __init__(self, receive: Receive, hang_ups: HangUps | None = None) -> None:
-        loop = asyncio.get_running_loop()
-        task = asyncio.current_task(loop)
+    def __init__(self, line: ClientLine) -> None:
+        task = asyncio.current_task()
         assert task is not None
         self._task = task
         self._armed = False
         self._cancelled = False
-        self._reason: Reason | None = None
-        self._hang_ups = hang_ups
-        self._watcher: asyncio.Task[None] | None = None
-        if hang_ups is not None:
-            hang_ups.calls.add(self.client_left)
-            if hang_ups.gone:
-                self._reason = Reason.CLIENT_LEFT
-        else:
-            self._watcher = loop.create_task(self._watch(receive))
+        self._reason: Reason | None = Reason.CLIENT_LEFT if line.disconnected else None
+        self._line = line
+        line.on_cut = self.client_left
 
     def client_left(self) -> None:
         """Nobody waits for the answer any more."""
@@ -95,10 +76,7 @@ class Interrupts:
             self._reason = None
 
     def close(self) -> None:
-        if self._hang_ups is not None:
-            self._hang_ups.calls.discard(self.client_left)
-        elif self._watcher is not None and not self._watcher.done():
-            self._watcher.cancel()
+        self._line.on_cut = None
 
     def __enter__(self) -> None:
         if self._reason is not None:
@@ -123,8 +101,3 @@ class Interrupts:
         if self._armed and not self._cancelled:
             self._cancelled = True
             self._task.cancel()
-
-    async def _watch(self, receive: Receive) -> None:
-        while (await receive())["type"] != "http.disconnect":
-            pass
-        self.client_left()

@@ -8,17 +8,17 @@ them.
 import asyncio
 from typing import Final
 
-from heddle_gateway.asgi.reply import Reply
+from heddle_gateway.asgi.client_exchange import ClientExchange
 
 PING: Final = b": ping\n\n"
-EVENT_STREAM: Final = (b"content-type", b"text/event-stream; charset=utf-8")
+EVENT_STREAM: Final = b"content-type: text/event-stream; charset=utf-8\r\n"
 
 
 class Pings:
     """Sends a comment every ``period_s`` until ``stop``; starts at once."""
 
-    def __init__(self, reply: Reply, period_s: float) -> None:
-        self._reply = reply
+    def __init__(self, exchange: ClientExchange, period_s: float) -> None:
+        self._exchange = exchange
         self._period_s = period_s
         self._task = asyncio.create_task(self._run())
 
@@ -29,6 +29,6 @@ class Pings:
     async def _run(self) -> None:
         while True:
             await asyncio.sleep(self._period_s)
-            if self._reply.status is None:
-                await self._reply.begin(200, [EVENT_STREAM])
-            await self._reply.part(PING)
+            if self._exchange.status is None:
+                await self._exchange.begin(200, EVENT_STREAM)
+            await self._exchange.part(PING)

@@ -7,12 +7,13 @@ neither.
 
 import asyncio
 import zlib
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
 
 import zstandard
 
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+NextPart = Callable[[], Awaitable[tuple[bytes, bool]]]
+"""What has arrived since the last call, and whether more will come. Raises ClientLeft."""
 
 DEFAULT_LIMIT: Final = 256 * 1024 * 1024
 """Bytes. Images travel as base64 in the body; smaller defaults of other servers reject them."""
@@ -39,17 +40,22 @@ class ClientLeft(Exception):
     """The client closed the connection before its body was whole. There is nobody to answer."""
 
 
-async def read_body(receive: Receive, headers: Mapping[str, str], limit: int = DEFAULT_LIMIT) -> bytes:
+async def read_body(next_part: NextPart, headers: Mapping[str, str], limit: int = DEFAULT_LIMIT) -> bytes:
     """``headers``: lower-case names.
 
     Raises ClientError (400 damaged coding, 413 larger than ``limit`` bytes before or after decoding, 415
     unknown coding) and ClientLeft.
     """
-    codings = _codings(headers.get("content-encoding", ""))
+    coding_header = headers.get("content-encoding")
+    codings = _codings(coding_header) if coding_header else ()
     declared = headers.get("content-length", "")
     if declared.isascii() and declared.isdigit() and int(declared) > limit:
         raise _too_large(limit)
-    body = await _collect(receive, limit)
+    body, more = await next_part()
+    if more:
+        body = await _collect(body, next_part, limit)
+    elif len(body) > limit:
+        raise _too_large(limit)
     for coding in reversed(codings):
         if len(body) > _THREAD_ABOVE:
             body = await asyncio.to_thread(_DECODERS[coding], body, limit)
@@ -58,20 +64,19 @@ async def read_body(receive: Receive, headers: Mapping[str, str], limit: int = D
     return body
 
 
-async def _collect(receive: Receive, limit: int) -> bytes:
-    parts: list[bytes] = []
-    size = 0
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise ClientLeft
-        part: bytes = message.get("body", b"")
-        size += len(part)
+async def _collect(first: bytes, next_part: NextPart, limit: int) -> bytes:
+    parts = [first]
+    size = len(first)
+    more = True
+    while more:
         if size > limit:
             raise _too_large(limit)
-        if not message.get("more_body", False):
-            return part if not parts else b"".join([*parts, part])
+        part, more = await next_part()
+        size += len(part)
         parts.append(part)
+    if size > limit:
+        raise _too_large(limit)
+    return b"".join(parts)
 
 
 def _codings(header: str) -> list[str]:

@@ -1,24 +1,27 @@
-"""uvicorn's HTTP protocol with five additions that a step would otherwise pay for.
+"""The gateway's side of a client connection: uvicorn's HTTP protocol, and a short way for the data path.
 
-* A hang-up calls back. Plain ASGI tells it to a pending ``receive`` only, which costs every step a task;
-  ``scope["heddle.hang_ups"]`` is a HangUps, which calls when the line is cut. For that the line is read
-  on while a step runs: uvicorn stops at a body over 64 KiB, and at a second request, until it is asked.
-* What is written in one turn of the event loop goes out in one system call: uvicorn writes the headers of an
-  answer and its body apart.
+A request of the data path is served as a ClientExchange, straight from the parser: no scope, no messages, no
+event and no timer of its own, which cost as much as the rest of a step. Every other request takes uvicorn's
+way to the ASGI application. Both kinds may follow each other on one connection, and wait behind each other.
+
+What differs from uvicorn besides:
+
+* A hang-up calls the exchange. For that the line is read on while a step runs: uvicorn stops at a body over
+  64 KiB, and at a second request, until it is asked.
 * A request whose headers never end is cut off.
 * A request that asks for another protocol as well is served as it stands, with its body.
+* An idle connection is looked at by one timer, however many requests it has carried.
 
 Invariant: to an application that knows nothing of it, this is uvicorn's protocol.
 """
 
-import asyncio
 import sys
-from typing import Any, Final, cast
+from typing import Any, Final, Protocol, cast
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from heddle_gateway.asgi.interrupts import HangUps
+from heddle_gateway.asgi.client_exchange import ClientExchange, Connection, Headers
 
 # The parser has no limit of its own. Above one read of the event loop (256 KiB), so that a body which comes
 # along with the head of the next request is not counted for headers.
@@ -30,22 +33,58 @@ HEADERS_TOO_LARGE: Final = (
 )
 
 
-class GatewayProtocol(HttpToolsProtocol):
-    """For uvicorn's ``http`` option."""
+class Door(Protocol):
+    """Knows the requests of the data path (asgi.front_door)."""
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn does
-        self.hang_ups = HangUps()
+    def exchange(
+        self, connection: Connection, url: bytes, headers: Headers, *, keep_alive: bool, http_1_0: bool
+    ) -> ClientExchange | None:
+        """Of a POST; None where it is not one of the data path, or may not pass."""
+
+
+class GatewayProtocol(HttpToolsProtocol):
+    """For uvicorn's ``http`` option, with an application that has a ``door``."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._door: Door = cast(Any, self.config.app).door
+        self._serving: Any = None
         self._in_headers = False
         self._header_bytes = 0
-        super().connection_made(cast(asyncio.Transport, JoinedWrites(transport, self.loop)))
+        self._idle_since = 0.0
+
+    # ---------------------------------------------------------------- the connection
 
     def connection_lost(self, exc: Exception | None) -> None:
-        super().connection_lost(exc)
-        self.hang_ups.cut()
+        self.connections.discard(self)
+        self.pipeline.clear()
+        serving = self._serving
+        # An exchange refers to its connection: together they would wait for a garbage collection.
+        self._serving = None
+        self.cycle = cast(Any, None)
+        if type(serving) is ClientExchange:
+            if not serving.response_complete:
+                serving.cut()
+        elif serving is not None:
+            serving.disconnected = not serving.response_complete
+            serving.message_event.set()
+        self.flow.resume_writing()
+        if exc is None:
+            self.transport.close()
+        self._unset_keepalive_if_required()
+        self.parser = cast(Any, None)
 
     def data_received(self, data: bytes) -> None:
         self._received = data
-        super().data_received(data)
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserError:
+            message = "Invalid HTTP request received."
+            self.logger.warning(message)
+            self.send_400_response(message)
+            return
+        except httptools.HttpParserUpgrade:
+            self._serve_without_upgrade()
         if self._in_headers:
             # At most one read too many is counted: that in which the message began.
             self._header_bytes += len(data)
@@ -53,18 +92,116 @@ class GatewayProtocol(HttpToolsProtocol):
                 self.transport.write(HEADERS_TOO_LARGE)
                 self.transport.close()
 
+    # ---------------------------------------------------------------- what the parser tells
+
+    def on_message_begin(self) -> None:
+        self._in_headers = True
+        self.url = b""
+        self.headers = []
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers.append((name.lower(), value))
+
     def on_headers_complete(self) -> None:
         self._in_headers = False
         self._header_bytes = 0
-        super().on_headers_complete()
+        parser = self.parser
+        if parser.get_method() == b"POST":
+            http_1_0 = parser.get_http_version() == "1.0"
+            exchange = self._door.exchange(
+                cast(Connection, self),
+                self.url,
+                self.headers,
+                keep_alive=not http_1_0 and parser.should_keep_alive(),
+                http_1_0=http_1_0,
+            )
+            if exchange is not None:
+                self._begin(exchange)
+                return
+        self._begin_asgi()
         self._read_on()
 
+    def on_body(self, body: bytes) -> None:
+        cycle: Any = self.cycle
+        if type(cycle) is ClientExchange:
+            cycle.receive(body)
+        else:
+            super().on_body(body)
+
     def on_message_complete(self) -> None:
-        if not self.parser.should_upgrade():
+        cycle: Any = self.cycle
+        if type(cycle) is ClientExchange:
+            if not self.parser.should_upgrade():
+                cycle.received_all()
+        elif not self.parser.should_upgrade():
             super().on_message_complete()
         self._read_on()
 
-    def _unsupported_upgrade_warning(self) -> None:
+    # ---------------------------------------------------------------- one request after the other
+
+    def _begin(self, exchange: ClientExchange) -> None:
+        before = self.cycle
+        self.cycle = cast(Any, exchange)
+        if before is None or before.response_complete:
+            self._serving = exchange
+            exchange.start()
+            return
+        self.pipeline.appendleft((cast(Any, exchange), self.app))
+        if len(self.pipeline) > MAX_WAITING_REQUESTS:
+            self.flow.pause_reading()
+
+    def _begin_asgi(self) -> None:
+        """uvicorn makes the scope before it knows the request; here that is done for those who need it."""
+        url, headers = self.url, self.headers
+        super().on_message_begin()
+        self.url = url
+        for name, value in headers:
+            super().on_header(name, value)
+        super().on_headers_complete()
+
+    def _start_asgi_task(self, cycle: Any, app: Any) -> None:
+        self._serving = cycle
+        super()._start_asgi_task(cycle, app)
+
+    def on_response_complete(self) -> None:
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        self.flow.resume_reading()
+        if self.pipeline:
+            cycle: Any
+            cycle, app = self.pipeline.pop()
+            if type(cycle) is ClientExchange:
+                self._serving = cycle
+                cycle.start()
+            else:
+                self._start_asgi_task(cycle, app)
+            return
+        self._idle_since = self.loop.time()
+        if self.timeout_keep_alive_task is None:
+            self._look_later(self.timeout_keep_alive)
+
+    def _look_later(self, seconds: float) -> None:
+        self.timeout_keep_alive_task = self.loop.call_later(seconds, self._look_whether_idle)
+
+    def _look_whether_idle(self) -> None:
+        self.timeout_keep_alive_task = None
+        if self._in_headers or not self.cycle.response_complete:
+            return  # busy: the end of the answer asks again
+        left = self._idle_since + self.timeout_keep_alive - self.loop.time()
+        if left > 0:
+            self._look_later(left)
+        else:
+            self.timeout_keep_alive_handler()
+
+    def _read_on(self) -> None:
+        """A line that is not read does not tell that it was cut. What waits in it stays bounded: by the
+        requests counted here, and each by the pause in the middle of its body.
+        """
+        if self.flow.read_paused and len(self.pipeline) <= MAX_WAITING_REQUESTS:
+            self.flow.resume_reading()
+
+    def _serve_without_upgrade(self) -> None:
         """Java's HTTP client asks for HTTP/2 (h2c) along with each request. An upgrade may be ignored (RFC
         9110, 7.8), but the parser stops behind the headers: another one reads the body, and the connection
         ends with it.
@@ -77,19 +214,7 @@ class GatewayProtocol(HttpToolsProtocol):
         for name, value in self.headers:
             if name in (b"content-length", b"transfer-encoding"):
                 head += (name, b": ", value, b"\r\n")
-        super().data_received(b"".join((*head, b"\r\n", self._received[stopped.args[0] :])))
-
-    def _read_on(self) -> None:
-        """A line that is not read does not tell that it was cut. What waits in it stays bounded: by the
-        requests counted here, and each by uvicorn's pause in the middle of its body.
-        """
-        if self.flow.read_paused and len(self.pipeline) <= MAX_WAITING_REQUESTS:
-            self.flow.resume_reading()
-
-    def on_message_begin(self) -> None:
-        self._in_headers = True
-        super().on_message_begin()
-        cast(dict[str, Any], self.scope)["heddle.hang_ups"] = self.hang_ups
+        self.data_received(b"".join((*head, b"\r\n", self._received[stopped.args[0] :])))
 
 
 class _BodyOnly:
@@ -98,33 +223,3 @@ class _BodyOnly:
     def __init__(self, protocol: GatewayProtocol) -> None:
         self.on_body = protocol.on_body
         self.on_message_complete = protocol.on_message_complete
-
-
-class JoinedWrites:
-    """A transport that keeps what is written until the event loop's next turn."""
-
-    __slots__ = ("_loop", "_parts", "_transport")
-
-    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
-        self._transport = transport
-        self._loop = loop
-        self._parts: list[bytes] = []
-
-    def write(self, data: bytes) -> None:
-        if not self._parts:
-            self._loop.call_soon(self._flush)
-        self._parts.append(data)
-
-    def close(self) -> None:
-        self._flush()
-        self._transport.close()
-
-    def _flush(self) -> None:
-        parts = self._parts
-        if parts:
-            self._parts = []
-            self._transport.write(parts[0] if len(parts) == 1 else b"".join(parts))
-
-    def __getattr__(self, name: str) -> Any:
-        """Everything else is the transport's own."""
-        return getattr(self._transport, name)

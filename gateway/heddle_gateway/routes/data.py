@@ -1,22 +1,13 @@
-"""The data path's routes: raw ASGI endpoints, one per dialect."""
+"""The data path's routes: one endpoint a dialect, served straight from the connection."""
 
-from collections.abc import Mapping, MutableMapping
-from typing import Any
+from collections.abc import Mapping
+from functools import partial
 
-from heddle_gateway.asgi.front_door import App
-from heddle_gateway.asgi.interrupts import Receive
-from heddle_gateway.asgi.reply import Send
-from heddle_gateway.dialects.dialect import DIALECTS, Dialect
+from heddle_gateway.asgi.client_exchange import Endpoint
+from heddle_gateway.dialects.dialect import DIALECTS
 from heddle_gateway.serve_step import StepServer
 
 
-def data_endpoints(server: StepServer) -> Mapping[str, App]:
+def data_endpoints(server: StepServer) -> Mapping[str, Endpoint]:
     """Endpoint by path, for POST."""
-    return {dialect.path: _endpoint(server, dialect) for dialect in DIALECTS}
-
-
-def _endpoint(server: StepServer, dialect: Dialect) -> App:
-    async def serve(scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
-        await server.serve(dialect, scope, receive, send)
-
-    return serve
+    return {dialect.path: partial(server.serve, dialect) for dialect in DIALECTS}

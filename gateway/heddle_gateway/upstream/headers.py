@@ -115,9 +115,22 @@ def crosses_to_client(name: bytes) -> bool:
     return name not in _RESPONSE_DENIED and not name.startswith(_RESPONSE_DENIED_PREFIXES)
 
 
-def answer_headers(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """The worker's response headers that go to the client."""
-    return [pair for pair in headers if crosses_to_client(pair[0])]
+def answer_lines(headers: Iterable[tuple[bytes, bytes]], without: frozenset[bytes] = frozenset()) -> bytes:
+    """The worker's response headers that go to the client, as lines. ``without``: some that do not this
+    time.
+    """
+    lines: list[bytes] = []
+    for name, value in headers:
+        if crosses_to_client(name) and name not in without:
+            lines += (name, b": ", value, b"\r\n")
+    return b"".join(lines)
+
+
+@lru_cache(maxsize=1024)
+def worker_line(name: str) -> bytes:
+    """Which worker answered. An operator's name may be anything; what no header can hold becomes a "?"."""
+    text = "".join(letter if letter.isprintable() else "?" for letter in name)
+    return b"x-heddle-worker: %b\r\n" % text.encode("latin-1", "replace")
 
 
 def retry_after_of(headers: Iterable[tuple[bytes, bytes]]) -> float:

@@ -146,22 +146,6 @@ async def test_an_engine_without_abort_is_stopped_by_the_closed_connection(
     assert worker.aborts == []
 
 
-@pytest.mark.parametrize("stream", [False, True])
-async def test_a_server_that_calls_nobody_back_is_listened_to_instead(
-    new_gateway: Any, worker: Any, until: Until, stream: bool
-) -> None:
-    worker.script = stream_for_ever if stream else never_answer
-    gateway = await new_gateway(worker, http="httptools")
-    client = await RawClient.chat(gateway, stream=stream)
-    await until(lambda: worker.received, "the request at the worker")
-    client.leave()
-    await until(worker.received[0].client_left.is_set, "the connection to the worker to be closed")
-    await until(gateway.at_rest, "the step to end")
-    assert worker.aborts == [worker.received[0].json()["rid"]]
-    worker.script = None
-    assert (await gateway.chat(stream=stream)).status_code == 200
-
-
 async def test_leaving_in_the_middle_of_the_own_body_makes_no_step(
     gateway: Any, worker: Any, until: Until
 ) -> None:

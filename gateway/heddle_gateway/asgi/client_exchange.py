@@ -1,0 +1,252 @@
+"""One request of the data path and its answer, on one client connection; no ASGI messages in between.
+
+Invariants: headers go out once, and the last part once, so an error can only be an HTTP status before the
+first and only an event of the stream after it; a client that left is written to no more. Header lines are
+validated where they enter the gateway: here they are only put together.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from http.client import responses
+from typing import Final, Protocol
+
+from heddle_gateway.asgi.request_body import ClientLeft
+
+log = logging.getLogger(__name__)
+
+Headers = list[tuple[bytes, bytes]]
+
+# A client that sends faster than its body is taken is not read above this.
+BODY_HIGH_WATER: Final = 64 * 1024
+STATUS_LINES: Final = {
+    status: b"HTTP/1.1 %d %s\r\n" % (status, responses.get(status, "").encode())
+    for status in range(200, 1000)
+}
+
+
+class Flow(Protocol):
+    """What holds the two directions of a connection back (uvicorn's FlowControl)."""
+
+    write_paused: bool
+
+    async def drain(self) -> None: ...
+    def pause_reading(self) -> None: ...
+    def resume_reading(self) -> None: ...
+
+
+class Connection(Protocol):
+    """The client's connection (asgi.server_protocol)."""
+
+    transport: asyncio.Transport
+    flow: Flow
+    loop: asyncio.AbstractEventLoop
+    tasks: set[asyncio.Task[None]]
+
+    def on_response_complete(self) -> None: ...
+
+
+class ClientExchange:
+    """``path``: as the client called it, decoded. ``headers``: lower-case names, Latin-1 values, the last of
+    a repeated one. ``raw_headers``: all of them, in order. ``lines``: header lines that go with any answer,
+    each ended by CRLF. ``status`` is None until headers went out. ``on_cut`` is called when the client
+    leaves before its answer is complete.
+    """
+
+    __slots__ = (
+        "_body",
+        "_chunked",
+        "_connection",
+        "_endpoint",
+        "_expects_continue",
+        "_held",
+        "_size",
+        "_waiter",
+        "disconnected",
+        "ended",
+        "headers",
+        "keep_alive",
+        "lines",
+        "more_body",
+        "on_cut",
+        "path",
+        "query",
+        "raw_headers",
+        "request_id",
+        "response_complete",
+        "status",
+    )
+
+    def __init__(
+        self,
+        connection: Connection,
+        endpoint: "Endpoint",
+        *,
+        path: str,
+        query: bytes,
+        headers: dict[str, str],
+        raw_headers: Headers,
+        request_id: bytes,
+        lines: bytes,
+        keep_alive: bool,
+        http_1_0: bool,
+    ) -> None:
+        self._connection = connection
+        self._endpoint = endpoint
+        self._body: list[bytes] = []
+        self._size = 0
+        self._waiter: asyncio.Future[None] | None = None
+        self._expects_continue = "expect" in headers and headers["expect"].lower() == "100-continue"
+        self._held = b""
+        self._chunked = not http_1_0
+        self.path = path
+        self.query = query
+        self.headers = headers
+        self.raw_headers = raw_headers
+        self.request_id = request_id
+        self.lines = lines
+        self.keep_alive = keep_alive
+        self.more_body = True
+        self.disconnected = False
+        self.response_complete = False
+        self.on_cut: Callable[[], None] | None = None
+        self.status: int | None = None
+        self.ended = False
+
+    # ---------------------------------------------------------------- what the connection tells
+
+    def start(self) -> None:
+        """The answers before this one are complete: now it is served, in a task of its own."""
+        connection = self._connection
+        task = connection.loop.create_task(self._run())
+        connection.tasks.add(task)
+
+    def receive(self, part: bytes) -> None:
+        """Bytes of the request's body."""
+        if self.response_complete:
+            return  # answered before it was read
+        self._body.append(part)
+        self._size += len(part)
+        if self._size > BODY_HIGH_WATER:
+            self._connection.flow.pause_reading()
+        self._wake()
+
+    def received_all(self) -> None:
+        """The request's body is complete."""
+        self.more_body = False
+        self._wake()
+
+    def cut(self) -> None:
+        """The connection is lost."""
+        self.disconnected = True
+        self._wake()
+        if self.on_cut is not None:
+            self.on_cut()
+
+    # ---------------------------------------------------------------- the request's body
+
+    async def next_part(self) -> tuple[bytes, bool]:
+        """What of the body has arrived since the last call, and whether more will come. Raises ClientLeft."""
+        connection = self._connection
+        if self._expects_continue and not connection.transport.is_closing():
+            self._expects_continue = False
+            connection.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        while not self._body and self.more_body and not self.disconnected:
+            connection.flow.resume_reading()
+            self._waiter = connection.loop.create_future()
+            await self._waiter
+            self._waiter = None
+        if self.disconnected:
+            raise ClientLeft
+        parts = self._body
+        self._body = []
+        self._size = 0
+        return parts[0] if len(parts) == 1 else b"".join(parts), self.more_body
+
+    def _wake(self) -> None:
+        waiter = self._waiter
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+    # ---------------------------------------------------------------- the answer
+
+    async def whole(self, status: int, lines: bytes, body: bytes) -> None:
+        """A complete answer with its length. ``lines``: header lines, each ended by CRLF."""
+        self.status = status
+        self.ended = True
+        head = self._head(status, lines, b"content-length: %d\r\n" % len(body))
+        await self._write(head + body)
+        self._complete()
+
+    async def begin(self, status: int, lines: bytes) -> None:
+        """The head of a streamed answer. It goes out with the first part."""
+        self.status = status
+        self._held = self._head(status, lines, b"transfer-encoding: chunked\r\n" if self._chunked else b"")
+
+    async def part(self, data: bytes) -> None:
+        """A part of a streamed answer, not empty; waits while the client reads slower than this."""
+        held = self._held
+        if held:
+            self._held = b""
+        await self._write(b"%b%x\r\n%b\r\n" % (held, len(data), data) if self._chunked else held + data)
+
+    async def end(self, data: bytes = b"") -> None:
+        """The last part of a streamed answer."""
+        self.ended = True
+        if data:
+            await self.part(data)
+        await self._write(self._held + (b"0\r\n\r\n" if self._chunked else b""))
+        self._complete()
+
+    def _head(self, status: int, lines: bytes, framing: bytes) -> bytes:
+        # Nobody is told to go on any more.
+        self._expects_continue = False
+        return b"%b%b%b%b%b\r\n" % (
+            STATUS_LINES[status],
+            lines,
+            self.lines,
+            framing,
+            b"" if self.keep_alive else b"connection: close\r\n",
+        )
+
+    async def _write(self, data: bytes) -> None:
+        connection = self._connection
+        if connection.flow.write_paused and not self.disconnected:
+            await connection.flow.drain()
+        if not self.disconnected and data:
+            connection.transport.write(data)
+
+    def _complete(self) -> None:
+        if self.disconnected:
+            return
+        self.response_complete = True
+        self.on_cut = None
+        connection = self._connection
+        if not self.keep_alive:
+            connection.transport.close()
+        connection.on_response_complete()
+
+    # ---------------------------------------------------------------- its task
+
+    async def _run(self) -> None:
+        connection = self._connection
+        task = asyncio.current_task()
+        assert task is not None
+        try:
+            await self._endpoint(self)
+            if not self.response_complete and not self.disconnected:
+                log.error("request %r was left without a whole answer", self.request_id)
+                connection.transport.close()
+        except asyncio.CancelledError:
+            connection.transport.close()  # the server ends, and its grace is over
+            raise
+        except Exception:
+            # The one place where a defect of ours ends: the caller was told, or its line is cut.
+            log.exception("request %r failed", self.request_id)
+            if not self.response_complete:
+                connection.transport.close()
+        finally:
+            connection.tasks.discard(task)
+
+
+Endpoint = Callable[[ClientExchange], Awaitable[None]]

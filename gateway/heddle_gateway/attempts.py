@@ -1,0 +1,258 @@
+"""One try of a step on one worker: its bytes go out, the answer comes back.
+
+Invariants: an attempt that failed is given up (AttemptFailed) only while nothing of an answer has reached
+the client, so that another worker may take the step; whoever may still be at work on it is told to stop; a
+step is ended before the client has the last byte, since its next request may come at once and must find it
+done.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import Final
+
+from heddle_contracts.steps import Outcome
+
+from heddle_gateway.asgi.client_exchange import ClientExchange, Headers
+from heddle_gateway.asgi.interrupts import Interrupted, Reason
+from heddle_gateway.dialects.errors import ApiError, message_of, stream_error_event, wrapped
+from heddle_gateway.dialects.events import end_of_last_event
+from heddle_gateway.dialects.wire import Answer, StreamTap, read_answer
+from heddle_gateway.live.decisions import Dispatch, FailureKind
+from heddle_gateway.live.driver import Driver
+from heddle_gateway.running_step import Attempt, AttemptFailed, Fleet, Run, body_for, new_rid, outcome_of
+from heddle_gateway.upstream.errors import (
+    UpstreamError,
+    WorkerLost,
+    WorkerOverCommitted,
+    WorkerSilent,
+    WorkerUnreachable,
+)
+from heddle_gateway.upstream.forward import Exchange, Upstream
+from heddle_gateway.upstream.headers import answer_lines, retry_after_of, worker_line
+
+log = logging.getLogger(__name__)
+
+# An error body is a message, not an answer.
+MAX_ERROR_BODY: Final = 1024 * 1024
+JSON: Final = b"content-type: application/json\r\n"
+# Of a worker's fault these do not go on: the body is written anew.
+OF_THE_BODY: Final = frozenset({b"content-type", b"content-encoding"})
+# "Not here, not now": SGLang's full queue, or pushed out of it by a request of higher priority. Another
+# worker may.
+BUSY_STATUSES: Final = frozenset({429, 503})
+# A proxy in front of a worker that is gone.
+GONE_STATUSES: Final = frozenset({502})
+
+
+class Attempts:
+    """``end``: closes a step's account and tells everybody who counts, once."""
+
+    def __init__(
+        self,
+        *,
+        driver: Driver,
+        fleet: Fleet,
+        upstream: Upstream,
+        end: Callable[[Run, Outcome, int | None], None],
+    ) -> None:
+        self._driver = driver
+        self._fleet = fleet
+        self._upstream = upstream
+        self._end = end
+        self._aborts: set[asyncio.Task[bool]] = set()
+
+    async def close(self) -> None:
+        """Waits for the aborts under way; each is bounded."""
+        if self._aborts:
+            await asyncio.wait(self._aborts)
+
+    async def make(self, run: Run, dispatch: Dispatch) -> None:
+        """Until the client has its answer, and the step its ending. Raises AttemptFailed, Interrupted."""
+        worker = self._fleet.worker(dispatch.worker, dispatch.generation)
+        if worker is None or run.interrupts.is_worker_gone:
+            raise AttemptFailed("unreachable", "the worker has left the fleet")
+        call = run.call
+        attempt = run.attempt = Attempt(dispatch, worker, new_rid())
+        run.tap = run.answer = None
+        run.account.dispatched(worker.name, dispatch.level, time.monotonic())
+        whole = not call.scan.stream
+        try:
+            with run.interrupts:
+                exchange = await self._upstream.open(
+                    worker, call.dialect.upstream_path, call.headers, body_for(call, attempt), whole=whole
+                )
+            try:
+                if exchange.status >= 300:
+                    await self._pass_fault_on(run, exchange, whole)
+                elif whole:
+                    await self._pass_answer_on(run, exchange)
+                else:
+                    await self._pass_stream_on(run, exchange)
+            finally:
+                exchange.close()
+        except UpstreamError as error:
+            await self._lose_worker(run, error)
+        except Interrupted as interrupted:
+            if interrupted.reason is not Reason.WORKER_GONE:
+                raise
+            await self._lose_worker(run, WorkerLost("the worker is gone", answer_began=False))
+
+    def give_up(self, run: Run, dispatch: Dispatch, failure: AttemptFailed) -> None:
+        """The core is told, and decides anew."""
+        log.info("attempt %d of step %d failed: %s", run.account.attempts, run.ticket.step, failure.message)
+        run.last_failure, run.retry_after_s = failure.message, failure.retry_after_s
+        self._note_failure(run, failure.kind)
+        if failure.may_still_run:
+            self.abort_aside(run)
+        run.attempt = None
+        run.interrupts.forget_worker()
+        self._driver.attempt_failed(run.ticket, dispatch, failure.kind)
+
+    async def abort(self, run: Run) -> None:
+        """Tells the worker to stop, and waits for its word."""
+        attempt = run.attempt
+        if attempt is not None and attempt.worker.features.abort:
+            await self._upstream.abort(attempt.worker, attempt.rid)
+
+    def abort_aside(self, run: Run) -> None:
+        """Tells a worker that may still be at work, without waiting for it."""
+        attempt = run.attempt
+        if attempt is not None and attempt.worker.features.abort:
+            task = asyncio.create_task(self._upstream.abort(attempt.worker, attempt.rid))
+            self._aborts.add(task)
+            task.add_done_callback(self._aborts.discard)
+
+    # ---------------------------------------------------------------- answers
+
+    async def _pass_answer_on(self, run: Run, exchange: Exchange) -> None:
+        body = exchange.body()
+        try:
+            run.answer = read_answer(body, run.call.dialect.name)
+        except ValueError as error:
+            log.warning("worker %s answered 200 with what is no JSON: %s", run.account.worker, error)
+        run.account.answering(time.monotonic())
+        self._end(run, outcome_of(run.answer), exchange.status)
+        await run.client.whole(exchange.status, self._lines_of(run, exchange), body)
+
+    async def _pass_stream_on(self, run: Run, exchange: Exchange) -> None:
+        call, client = run.call, run.client
+        hide_usage = call.dialect.asks_usage and call.scan.include_usage is not True
+        tap = run.tap = StreamTap(call.dialect.name, hide_usage=hide_usage)
+        held = b""
+        with run.interrupts:
+            while data := await exchange.read():
+                out = held + tap.feed(data)
+                # A broken event must not swallow the error event that may have to follow it.
+                end = end_of_last_event(out)
+                out, held = out[:end], out[end:]
+                if out and not run.account.answer_began and not run.account.ended:
+                    await self._begin_stream(run, exchange)
+                if b"[DONE]" in out and not run.account.ended and tap.answer().done:
+                    # A client leaves at [DONE], and may be back at once.
+                    self._end_stream(run, tap)
+                if out:
+                    await client.part(out)
+            held += tap.finish()
+            if not run.account.ended:
+                if held and not run.account.answer_began and _is_whole(tap.answer()):
+                    # A single event, without the blank line behind it.
+                    await self._begin_stream(run, exchange)
+                self._end_stream(run, tap)
+        await client.end(held)
+
+    async def _begin_stream(self, run: Run, exchange: Exchange) -> None:
+        run.account.answering(time.monotonic())
+        self._driver.first_byte(run.ticket)
+        lines = self._lines_of(run, exchange)
+        if run.pings is not None:
+            run.pings.stop()
+        if run.client.status is None:
+            await run.client.begin(exchange.status, lines)
+
+    def _end_stream(self, run: Run, tap: StreamTap) -> None:
+        answer = run.answer = tap.answer()
+        if not _is_whole(answer):
+            # A proxy in between can close a broken stream cleanly; half an answer is not an answer.
+            raise WorkerLost("the stream ended without an end", answer_began=True)
+        self._end(run, outcome_of(answer), run.client.status)
+
+    async def _pass_fault_on(self, run: Run, exchange: Exchange, whole: bool) -> None:
+        """A worker's status over 299. Raises AttemptFailed where another worker may do better."""
+        # A redirect is not followed (it could lead anywhere) and is of no use to the client.
+        status = exchange.status if exchange.status >= 400 else 502
+        if whole:
+            body = exchange.body()
+        else:
+            with run.interrupts:
+                body = await exchange.read_rest(MAX_ERROR_BODY)
+        if status in BUSY_STATUSES:
+            raise AttemptFailed(
+                "overloaded", message_of(body), retry_after_s=retry_after_of(exchange.headers)
+            )
+        if exchange.status in GONE_STATUSES:
+            raise AttemptFailed("unreachable", message_of(body))
+        if status >= 500:
+            self._note_failure(run, "worker_error")
+        outcome = Outcome.CLIENT_ERROR if status < 500 else Outcome.WORKER_ERROR
+        self._end(run, outcome, run.client.status or status)
+        lines = JSON + self._lines_of(run, exchange, without=OF_THE_BODY)
+        await refuse(run.client, status, lines, wrapped(status, body))
+
+    def _lines_of(self, run: Run, exchange: Exchange, without: frozenset[bytes] = frozenset()) -> bytes:
+        """The worker's own headers that cross, and which worker it was. It is alive, by the way."""
+        attempt = run.attempt
+        assert attempt is not None
+        self._fleet.note_success(attempt.dispatch.worker, attempt.dispatch.generation)
+        return answer_lines(exchange.headers, without) + worker_line(attempt.worker.name)
+
+    # ---------------------------------------------------------------- what goes wrong
+
+    async def _lose_worker(self, run: Run, error: UpstreamError) -> None:
+        """Raises AttemptFailed until the client has seen something; then ends its stream with an error."""
+        if run.account.ended:
+            await run.client.end()  # lost behind [DONE]: the answer is whole
+            return
+        silent = isinstance(error, WorkerSilent)
+        if not run.account.answer_began and not silent:
+            if isinstance(error, WorkerOverCommitted):
+                raise AttemptFailed("overloaded", str(error)) from error
+            sent = not isinstance(error, WorkerUnreachable)
+            raise AttemptFailed("unreachable", str(error), may_still_run=sent) from error
+        self._note_failure(run, "unreachable")
+        self.abort_aside(run)
+        if run.tap is not None:
+            run.answer = run.tap.answer()
+        outcome = Outcome.TIMED_OUT if silent else Outcome.WORKER_LOST
+        where = "in mid-answer" if run.account.answer_began else "before it answered"
+        fault = ApiError(504, f"The worker was lost {where}: {error}", code=outcome.value)
+        self._end(run, outcome, run.client.status or fault.status)
+        await refuse_with(run.client, fault)
+
+    def _note_failure(self, run: Run, kind: FailureKind) -> None:
+        if run.attempt is not None:
+            dispatch = run.attempt.dispatch
+            self._fleet.note_failure(dispatch.worker, dispatch.generation, kind)
+
+
+def _is_whole(answer: Answer) -> bool:
+    """Whether a stream said that it is over, one way or another."""
+    return answer.done or bool(answer.finish_reasons) or answer.error is not None
+
+
+async def refuse(client: ClientExchange, status: int, lines: bytes, error: bytes) -> None:
+    """An error as an answer of its own, or as the last event of a stream that has begun."""
+    if client.status is None:
+        await client.whole(status, lines, error)
+    else:
+        await client.end(stream_error_event(error))
+
+
+async def refuse_with(client: ClientExchange, fault: ApiError) -> None:
+    """An error of ours."""
+    await refuse(client, fault.status, _lines(fault.headers()), fault.body())
+
+
+def _lines(headers: Headers) -> bytes:
+    return b"".join(b"%b: %b\r\n" % pair for pair in headers)
