@@ -6,6 +6,7 @@ and LRU eviction, priorities, preemption and retraction, aborts. What is modelle
 (``timing``) and the text (pseudo-words, one token each). Nothing here imports asyncio below ``driver``; the
 engine is a state machine whose only clock is the ``now`` it is given.
 
-    http ▶ driver ▶ engine ▶ {admission, decode_segment, kv_pool ▶ radix, timing}
+    http ▶ driver ▶ engine ▶ {admission, decoding ▶ decode_segment, kv_pool ▶ radix, timing}
     http ▶ {chat, answer, json_answer} ▶ tokens
+    http ▶ worker_migrations ▶ shim_side ▶ {kv_moves ▶ engine, histories, link, synthetic_page}
 """

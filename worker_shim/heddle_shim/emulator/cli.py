@@ -116,6 +116,6 @@ async def _serve(workers: list[EmulatedWorker], host: str, base_port: int) -> No
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     async with FleetServer(workers, host, base_port) as server:
-        sys.stdout.write(json.dumps({"ready": True, "workers": server.urls}) + "\n")
+        sys.stdout.write(json.dumps({"ready": True, "workers": server.urls, "shims": server.urls}) + "\n")
         sys.stdout.flush()
         await stop.wait()

@@ -12,7 +12,7 @@ what they decoded, keep their output, and queue again behind their equals; a fin
 KV, decoded tokens included, enters the prefix tree.
 """
 
-import sys
+import math
 from enum import Enum, auto
 from typing import Final
 
@@ -22,17 +22,15 @@ from heddle_shim.emulator.admission import (
     PrefillPart,
     PrefillPass,
     WaitingQueue,
+    reserved_output,
 )
-from heddle_shim.emulator.decode_batch import RETRACT_DECODE_STEPS, DecodeBatch
-from heddle_shim.emulator.decode_segment import DecodeSegment
+from heddle_shim.emulator.decode_batch import DecodeBatch
+from heddle_shim.emulator.decoding import Decoding
 from heddle_shim.emulator.engine_config import EngineConfig, PauseMode
 from heddle_shim.emulator.generation import Ending, Generation, State
 from heddle_shim.emulator.kv_pool import KvPool
 from heddle_shim.emulator.timing import StepCosts
 from heddle_shim.emulator.totals import Totals
-
-BLOCKED_ADMISSION_STEPS: Final = 64
-"""While requests wait for KV, admission is tried again after so many steps; SGLang tries at every one."""
 
 
 class Phase(Enum):
@@ -62,7 +60,6 @@ class Engine:
             low_first=config.schedule_low_priority_values_first,
             default_priority=config.default_priority_value,
         )
-        self.running: Final = DecodeBatch(self.pool)
         self.totals: Final = Totals()
         self.phase = Phase.IDLE
         self.paused = False
@@ -70,11 +67,8 @@ class Engine:
         self._parts: list[PrefillPart] = []
         self._prefill_ends = 0.0
         self._chunked: Generation | None = None
-        self._segment = DecodeSegment(0.0, 1.0, 0.0, 0)
-        self._segment_steps = 0
-        """Steps after which the segment ends; below the segment's own when something has happened."""
-        self._steps_seen = 0
         self._ratio = NewTokenRatio()
+        self._decoding = Decoding(config, costs, self.pool, self._ratio, self.totals)
         self._retract_all = False
         self._finished: list[Generation] = []
 
@@ -100,7 +94,7 @@ class Engine:
             self.waiting.enter(generation, self.now)
             if (bound := self.config.max_queued_requests) is not None and len(self.waiting) > bound:
                 self._refuse_worst(newcomer=generation)
-        self._disturb()
+        self.disturb()
 
     def abort(self, now: float, generation: Generation) -> None:
         """Ends it at once while it waits, at the end of the current step while it is in a batch."""
@@ -111,7 +105,7 @@ class Engine:
             self._end(generation, self.now, Ending.ABORTED)
         elif generation.state in (State.PREFILLING, State.RUNNING):
             generation.abort_wanted = True
-            self._disturb()
+            self.disturb()
 
     def pause(self, now: float, mode: PauseMode) -> None:
         """Stops after the current step. New requests wait until ``resume``."""
@@ -122,12 +116,12 @@ class Engine:
                 self.abort(now, generation)
         elif mode is PauseMode.RETRACT:
             self._retract_all = True
-        self._disturb()
+        self.disturb()
 
     def resume(self, now: float) -> None:
         self.advance(now)
         self.paused = False
-        self._disturb()
+        self.disturb()
 
     def flush_cache(self, now: float) -> bool:
         """Empties the prefix tree; False, and nothing done, unless the worker is idle."""
@@ -144,21 +138,22 @@ class Engine:
         while (due := self.next_event_time()) is not None and due <= now:
             self._reach_boundary(due)
         self.now = max(self.now, now)
-        self._steps_seen = self._steps_by(self.now) if self.phase is Phase.DECODE else 0
+        if self.phase is Phase.DECODE:
+            self._decoding.look(self.now)
 
     def next_event_time(self) -> float | None:
         """When the batch changes next, if nothing else happens; None while nothing runs."""
         if self.phase is Phase.PREFILL:
             return self._prefill_ends
         if self.phase is Phase.DECODE:
-            return self._segment.time_after(self._segment_steps)
+            return self._decoding.end
         return None
 
     def next_token_time(self) -> float | None:
         """When the next token of a running request is complete; None while none is being decoded."""
         if self.phase is not Phase.DECODE:
             return self.next_event_time()
-        return self._segment.time_after(min(self._steps_seen + 1, self._segment_steps))
+        return self._decoding.next_token
 
     # ------------------------------------------------------------------------------------------ looking in
 
@@ -169,9 +164,7 @@ class Engine:
 
     def made(self, generation: Generation) -> int:
         """Its output tokens so far, those of the segment in progress included."""
-        if generation.state is State.RUNNING and self.phase is Phase.DECODE:
-            return generation.made + self._steps_seen
-        return generation.made
+        return generation.made + (self._decoding.seen if generation.state is State.RUNNING else 0)
 
     def live(self) -> list[Generation]:
         """Every sequence that has not ended."""
@@ -186,20 +179,36 @@ class Engine:
 
     def used_tokens(self) -> int:
         """KV tokens that requests in flight need."""
-        decoding = len(self.running) * self._steps_seen if self.phase is Phase.DECODE else 0
-        return min(self.pool.total, self.pool.used + decoding)
+        return min(self.pool.total, self.pool.used + len(self.running) * self._decoding.seen)
+
+    @property
+    def running(self) -> DecodeBatch:
+        """Sequences being decoded."""
+        return self._decoding.batch
 
     @property
     def new_token_ratio(self) -> float:
         """Share of the output still allowed to running requests that admission sets KV aside for."""
         return self._ratio.value
 
+    def kv_needed(self) -> int:
+        """KV tokens that requests in flight may still ask for; nobody else may take the last of these."""
+        started = [*self.running, *(part.generation for part in self._parts)]
+        if self._chunked is not None and self._chunked not in started:
+            started.append(self._chunked)
+        if not started:
+            return 0
+        pages = self.pool.page_size * len(started)
+        prefill = sum(generation.target - generation.computed for generation in started)
+        believed = sum(map(reserved_output, started)) * self._ratio.value
+        # Whatever the estimate, the one that may go on longest can.
+        longest = max(generation.still_allowed for generation in started)
+        step = self._decoding.kv_for_this_step()
+        return max(step, math.ceil(max(believed, longest)) + max(0, prefill) + pages)
+
     def throughput(self) -> float:
         """Output tokens per simulated second right now."""
-        if self.phase is not Phase.DECODE:
-            return 0.0
-        step = self._segment.first_step + self._segment.growth * self._steps_seen
-        return len(self.running) / step
+        return self._decoding.tokens_per_second if self.phase is Phase.DECODE else 0.0
 
     def audit(self) -> list[str]:
         """Broken invariants, empty when all is well."""
@@ -220,7 +229,7 @@ class Engine:
 
     # ------------------------------------------------------------------------------------------ boundaries
 
-    def _disturb(self) -> None:
+    def disturb(self) -> None:
         """Something changed at ``self.now``: look at it when the step in progress ends, or at once when
         idle.
         """
@@ -228,10 +237,7 @@ class Engine:
             self._settle(self.now)
             self._schedule(self.now)
         elif self.phase is Phase.DECODE:
-            steps = self._segment.steps_by(self.now)
-            if self._segment.time_after(steps) < self.now:
-                steps += 1
-            self._segment_steps = min(self._segment_steps, steps)
+            self._decoding.cut(self.now)
         self.advance(self.now)
 
     def _enter(self, phase: Phase) -> None:
@@ -244,9 +250,9 @@ class Engine:
         if self.phase is Phase.PREFILL:
             self._close_prefill(at)
         else:
-            self._close_segment(at)
+            for generation in self._decoding.close():
+                self._end(generation, at, Ending.PLANNED)
         self._enter(Phase.IDLE)
-        self._steps_seen = 0
         self._settle(at)
         self._schedule(at)
 
@@ -274,7 +280,10 @@ class Engine:
         if self._start_prefill(at):
             return
         if self.running:
-            self._start_segment(at)
+            self._decoding.make_room(lambda generation: self._requeue(generation, at))
+        if self.running:
+            self._decoding.start(at, blocked=bool(self.waiting))
+            self._enter(Phase.DECODE)
         if not self.running and not self.waiting:
             self._ratio.reset()
 
@@ -346,46 +355,6 @@ class Engine:
             self.totals.preemptions += 1
             self._requeue(victim, at)
         return bool(victims)
-
-    # ------------------------------------------------------------------------------------------ decode
-
-    def _start_segment(self, at: float) -> None:
-        if self.running.kv_for(1) > self.pool.obtainable:
-            self._retract(at)
-        limit = BLOCKED_ADMISSION_STEPS if self.waiting else sys.maxsize
-        steps = self.running.steps_that_fit(limit)
-        batch = len(self.running)
-        first = self.costs.decode_step(batch, self.running.context())
-        self._segment = DecodeSegment(at, first, batch * self.costs.decode_context, steps)
-        self._segment_steps = steps
-        self._steps_seen = 0
-        self._enter(Phase.DECODE)
-
-    def _steps_by(self, now: float) -> int:
-        return min(self._segment_steps, self._segment.steps_by(now))
-
-    def _close_segment(self, at: float) -> None:
-        steps = self._segment_steps
-        if steps == 0:
-            return
-        self.running.advance(steps)
-        self.totals.decoded(steps, len(self.running), self._segment.duration(steps))
-        self._ratio.decay(steps)
-        for generation in [gen for gen in self.running if gen.complete]:
-            self.running.leave(generation)
-            self._end(generation, at, Ending.PLANNED)
-
-    def _retract(self, at: float) -> None:
-        """The pool is dry: sends requests back until the rest can decode a while (retract_decode).
-
-        One is always left, and fits: ``submit`` refuses what alone would not.
-        """
-        self.running.order_for_retraction(self.config.retraction_policy)
-        while len(self.running) > 1:
-            self._requeue(self.running.last(), at)
-            if self.running.kv_for(RETRACT_DECODE_STEPS) <= self.pool.obtainable:
-                break
-        self._ratio.learn(self.running, RETRACT_DECODE_STEPS)
 
     # ------------------------------------------------------------------------------------------ leaving
 

@@ -8,12 +8,14 @@ from dataclasses import replace
 from typing import Final
 
 import uvicorn
+from starlette.applications import Starlette
 
 from heddle_shim.emulator.clock import Clock, ScaledClock
 from heddle_shim.emulator.http import worker_app
 from heddle_shim.emulator.timing import StepCosts, TimingProfile
 from heddle_shim.emulator.tokens import TokenMemo
 from heddle_shim.emulator.worker import EmulatedWorker, WorkerSettings
+from heddle_shim.emulator.worker_migrations import WorkerMigrations
 
 KEEP_ALIVE_S: Final = 5
 """Idle connections are closed after this, as SGLang's uvicorn does; clients must cope with it."""
@@ -96,10 +98,19 @@ class FleetServer:
             self._close_listeners()
             raise
         self.urls: Final = tuple(url_of(listener) for listener in self._listeners)
-        self._servers = [_QuietServer(_config(worker)) for worker in workers]
+        self._moves = [
+            WorkerMigrations(worker.shim_side, worker.driver.clock, worker.engine.costs.transfer_token, host)
+            for worker in workers
+        ]
+        self._servers = [
+            _QuietServer(_config(worker_app(worker, moves.routes)))
+            for worker, moves in zip(workers, self._moves, strict=True)
+        ]
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> "FleetServer":
+        for moves in self._moves:
+            await moves.start()
         for server, listener in zip(self._servers, self._listeners, strict=True):
             self._tasks.append(asyncio.create_task(server.serve(sockets=[listener])))
         while not all(server.started for server in self._servers):
@@ -112,6 +123,8 @@ class FleetServer:
     async def __aexit__(self, *_: object) -> None:
         for worker in self.workers:
             worker.driver.abort("")
+        for moves in self._moves:
+            await moves.close()
         for server in self._servers:
             server.should_exit = True
         await asyncio.gather(*self._tasks)
@@ -124,9 +137,9 @@ class FleetServer:
             listener.close()
 
 
-def _config(worker: EmulatedWorker) -> uvicorn.Config:
+def _config(app: Starlette) -> uvicorn.Config:
     return uvicorn.Config(
-        worker_app(worker),
+        app,
         log_config=None,
         access_log=False,
         lifespan="off",

@@ -1,5 +1,7 @@
 """The ASGI app of one emulated worker."""
 
+from collections.abc import Sequence
+
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -11,13 +13,14 @@ from heddle_shim.emulator.ops_routes import OpsRoutes
 from heddle_shim.emulator.worker import EmulatedWorker
 
 
-def worker_app(worker: EmulatedWorker) -> Starlette:
-    """Routes of SGLang's HTTP server that Heddle and its clients use."""
+def worker_app(worker: EmulatedWorker, shim_routes: Sequence[Route]) -> Starlette:
+    """Routes of SGLang's HTTP server that Heddle and its clients use, and those of the worker's shim."""
     routes = [
         Route(path, endpoint, methods=["POST"]) for path, endpoint in generation_endpoints(worker).items()
     ]
     return Starlette(
-        routes=[*routes, *OpsRoutes(worker).routes()], exception_handlers={HTTPException: _no_such_route}
+        routes=[*routes, *OpsRoutes(worker).routes(), *shim_routes],
+        exception_handlers={HTTPException: _no_such_route},
     )
 
 

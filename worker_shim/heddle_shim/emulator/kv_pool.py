@@ -1,7 +1,8 @@
 """The KV pool of one worker: tokens held by the prefix tree, tokens held by running requests, and the rest.
 
-Invariants: tree tokens + private tokens + free tokens = total; a request's KV is the locked tree prefix it
-started from plus private pages; only unlocked tree tokens are ever evicted. Pages are never shared in part.
+Invariants: tree tokens + private tokens + promised tokens + free tokens = total; a request's KV is the locked
+tree prefix it started from plus private pages; only unlocked tree tokens are ever evicted. Pages are never
+shared in part.
 """
 
 from dataclasses import dataclass, field
@@ -28,6 +29,8 @@ class KvPool:
     total: int
     page_size: int = 1
     private: int = 0
+    promised: int = 0
+    """Tokens set aside for KV that arrives from another worker."""
     evicted: int = 0
     """Tokens evicted since the start."""
     tree: RadixTree = field(init=False)
@@ -38,7 +41,7 @@ class KvPool:
 
     @property
     def free(self) -> int:
-        return self.total - self.tree.size - self.private
+        return self.total - self.tree.size - self.private - self.promised
 
     @property
     def obtainable(self) -> int:
@@ -109,6 +112,6 @@ class KvPool:
     def audit(self) -> list[str]:
         """Broken invariants, empty when all is well."""
         faults = self.tree.audit()
-        if self.private < 0 or self.free < 0:
+        if min(self.private, self.promised, self.free) < 0:
             faults.append(f"pool of {self.total}: {self.private} private, {self.tree.size} in the tree")
         return faults

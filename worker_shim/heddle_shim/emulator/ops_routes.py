@@ -80,7 +80,7 @@ class OpsRoutes:
     async def ready(self, _: Request) -> Response:
         return Response(status_code=503 if self._worker.engine.paused else 200)
 
-    async def server_info(self, _: Request) -> Response:
+    async def server_info(self, request: Request) -> Response:
         worker = self._worker
         settings, engine = worker.settings, worker.engine
         clock = worker.driver.clock
@@ -106,6 +106,7 @@ class OpsRoutes:
             "internal_states": [self._load()],
             "heddle_emulated": True,
             "heddle_instance_id": worker.instance_id,
+            "heddle_shim_url": str(request.base_url).rstrip("/"),
             "heddle_speed": clock.speed if isinstance(clock, ScaledClock) else None,
             "heddle_length_rule": settings.length_rule,
             "heddle_timing": asdict(engine.costs.profile),

@@ -101,14 +101,27 @@ class RadixTree:
             if used != node.last_used:
                 self._offer(node)
                 continue
-            parent = node.parent
-            del parent.children[node.key[: self._page_bytes]]
-            node.parent = None
-            tokens = len(node.key) // ID_BYTES
-            self.size -= tokens
-            self.evictable -= tokens
+            parent, tokens = self._cut_off(node)
             freed += tokens
             self._offer(parent)
+        return freed
+
+    def prune(self, tokens: bytes, keep: int) -> int:
+        """Forgets what this sequence alone has beyond its first ``keep`` tokens; returns how many tokens.
+
+        From its end on, up to the first node that is locked or that other sequences share.
+        """
+        node, end = self._walk(tokens)
+        keep = -(-keep // self.page_size) * self._page_bytes
+        freed = 0
+        while node is not self.root and end > keep and not node.children and not node.locks:
+            start = end - len(node.key)
+            if start < keep:
+                self._split(node, keep - start)
+            node, gone = self._cut_off(node)
+            end -= gone * ID_BYTES
+            freed += gone
+        self._offer(node)
         return freed
 
     def audit(self) -> list[str]:
@@ -189,6 +202,16 @@ class RadixTree:
         child.parent = upper
         upper.children[child.key[:page]] = child
         return upper
+
+    def _cut_off(self, node: Node) -> tuple[Node, int]:
+        """Takes a free leaf out of the tree; returns (its parent, its tokens)."""
+        parent = _parent(node)
+        del parent.children[node.key[: self._page_bytes]]
+        node.parent = None
+        tokens = len(node.key) // ID_BYTES
+        self.size -= tokens
+        self.evictable -= tokens
+        return parent, tokens
 
     def _offer(self, node: Node) -> None:
         if node is self.root or node.children or node.locks or node.in_heap:

@@ -51,6 +51,8 @@ class TimingProfile:
     """All weights, split over the degree."""
     kv_token_bytes: float = 147_456
     """KV of one token, split over the degree (36 layers, 8 KV heads of 128, keys and values, bf16)."""
+    transfer_bytes_s: float = 12.5e9
+    """Bytes a second of the link that KV leaves and arrives by (100 Gbit/s); 0: KV cannot be moved."""
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
@@ -95,6 +97,10 @@ class StepCosts:
         free = profile.kv_gpu_bytes * degree - profile.weight_bytes
         self.kv_capacity = max(0, int(free / profile.kv_token_bytes))
         """Tokens of KV that fit beside the weights."""
+        self.transfer_token = (
+            profile.kv_token_bytes / profile.transfer_bytes_s if profile.transfer_bytes_s else math.inf
+        )
+        """Seconds that the KV of one token takes over the link; infinite where KV cannot be moved."""
 
     def decode_step(self, batch: int, context: int) -> float:
         """One token for each of ``batch`` requests that together hold ``context`` tokens of KV."""

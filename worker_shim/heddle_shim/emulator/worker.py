@@ -12,7 +12,10 @@ from heddle_shim.emulator.driver import EngineDriver
 from heddle_shim.emulator.engine import Engine
 from heddle_shim.emulator.engine_config import EngineConfig
 from heddle_shim.emulator.errors import ApiError
+from heddle_shim.emulator.generation import Generation
+from heddle_shim.emulator.histories import Histories
 from heddle_shim.emulator.metrics import RequestMetrics
+from heddle_shim.emulator.shim_side import EmulatedEngineSide
 from heddle_shim.emulator.timing import StepCosts
 from heddle_shim.emulator.tokens import TokenMemo
 
@@ -41,8 +44,16 @@ class EmulatedWorker:
         self.memo: Final = memo
         self.metrics: Final = RequestMetrics()
         self.engine: Final = Engine(settings.engine, costs)
-        self.driver: Final = EngineDriver(self.engine, clock, self.metrics.observe)
+        self.driver: Final = EngineDriver(self.engine, clock, self._note_finished)
         self.instance_id: Final = uuid.uuid4().hex
+        self._histories = Histories(self.engine.pool.total)
+        self.shim_side: Final = EmulatedEngineSide(
+            self.engine, self.driver, self._histories, model=settings.model, version=SGLANG_VERSION
+        )
+
+    def _note_finished(self, generation: Generation) -> None:
+        self.metrics.observe(generation)
+        self._histories.note(generation)
 
     def output_room(self, prompt_tokens: int, wanted: int | None) -> int:
         """Output tokens a request may have; ``wanted`` is its max_tokens.

@@ -25,7 +25,7 @@ from heddle_contracts.kv import (
 
 from heddle_shim.transfer.engine_side import EngineSide, Offer, PageSource
 from heddle_shim.transfer.faults import TransferFault
-from heddle_shim.transfer.peer import AskPeer, ask_peer
+from heddle_shim.transfer.peer import AskPeer, Peers
 from heddle_shim.transfer.transport import Progress, Transport
 
 log = logging.getLogger(__name__)
@@ -118,15 +118,17 @@ class Migrations:
         engine: EngineSide,
         transports: Sequence[Transport],
         *,
-        ask: AskPeer = ask_peer,
+        ask: AskPeer | None = None,
         bytes_per_second: float | None = None,
     ) -> None:
-        """``transports``: by preference, the first that both sides have is used. ``bytes_per_second``: what
-        is expected before the first transfer; None where nothing is known.
+        """``transports``: by preference, the first that both sides have is used. ``ask``: how another shim's
+        handshake is got; by default over HTTP. ``bytes_per_second``: what is expected before the first
+        transfer; None where nothing is known.
         """
+        self._peers = Peers()
         self._engine = engine
         self._transports = tuple(transports)
-        self._ask = ask
+        self._ask = ask or self._peers.ask
         self._rate = bytes_per_second
         self._known: OrderedDict[str, _Migration] = OrderedDict()
 
@@ -197,6 +199,7 @@ class Migrations:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self._peers.close()
 
     def _get(self, migration_id: str) -> _Migration:
         try:
