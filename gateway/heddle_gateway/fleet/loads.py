@@ -1,4 +1,4 @@
-"""Polls what a worker says of its load, where it says anything."""
+"""What a worker says of its load: told by its shim, or polled where it has none that speaks."""
 
 import asyncio
 import time
@@ -18,6 +18,9 @@ async def poll_loads(fleet: FleetReports, worker: Worker, generation: int) -> No
     tuning = fleet.tuning
     while worker.generation == generation and worker.state in SERVING and worker.facts is not None:
         started_at = time.monotonic()
+        if started_at - worker.reported_at < tuning.report_fresh_s:
+            await asyncio.sleep(tuning.load_period_s)
+            continue
         engine = ENGINES[worker.facts.kind]
         try:
             sample = await engine.load(fleet.asking(worker, tuning.load_timeout_s), worker.facts.kv_tokens)

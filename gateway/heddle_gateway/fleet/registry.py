@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import httpx
+from heddle_contracts.shim import WorkerReport
 
 from heddle_gateway.fleet.address import check_allowed_host, check_resolved, parse_worker_url
 from heddle_gateway.fleet.asking import Asking, new_admin_client
@@ -151,6 +152,24 @@ class Fleet:
                 raise UnknownWorker(address.url)
             found = same[-1]
         return self._view(found)
+
+    def take_report(self, worker_id: int, report: WorkerReport) -> WorkerView:
+        """A shim tells of its engine. Raises UnknownWorker.
+
+        Its load is the worker's load. What looks like a change of life (an engine that is dead, or another
+        one than before) is not believed but probed at once: the probe decides.
+        """
+        worker = self._known(worker_id)
+        before, worker.report = worker.report, report
+        worker.reported_at = time.monotonic()
+        another = before is not None and before.instance != report.instance
+        gone = report.engine == "dead" and worker.state in SERVING
+        back = report.engine == "ready" and worker.state not in SERVING
+        if another or gone or back:
+            worker.wake.set()
+        elif worker.state in SERVING and None not in (report.running, report.waiting, report.kv_used):
+            self.loaded(worker, LoadSample(report.running or 0, report.waiting or 0, report.kv_used or 0))
+        return self._view(worker)
 
     def list(self) -> list[WorkerView]:
         """All workers that are not removed, by id."""

@@ -20,6 +20,8 @@ class FleetTuning:
     load_period_s: float = 1.0
     load_timeout_s: float = 3.0
     """A load report that took longer describes the past; it is dropped."""
+    report_fresh_s: float = 3.0
+    """While a shim's last report is younger, the worker's load is not polled: the shim tells it."""
     drain_timeout_s: float = 600.0
     drain_poll_s: float = 0.1
     control_timeout_s: float = 120.0

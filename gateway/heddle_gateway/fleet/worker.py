@@ -3,6 +3,8 @@
 import asyncio
 from dataclasses import dataclass, field
 
+from heddle_contracts.shim import WorkerReport
+
 from heddle_gateway.fleet.address import WorkerAddress
 from heddle_gateway.fleet.engines.description import LoadSample, Vitals
 from heddle_gateway.fleet.events import WorkerFacts, WorkerSpec
@@ -27,6 +29,8 @@ class Worker:
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     load: LoadSample | None = None
     load_at: float = 0.0
+    report: WorkerReport | None = None
+    reported_at: float = float("-inf")
     drain_deadline: float = 0.0
     activation_failures: int = 0
     probe_failures: int = 0
@@ -70,6 +74,8 @@ class WorkerView:
     waiting: int | None
     kv_used: int | None
     load_age_s: float | None
+    report: WorkerReport | None
+    report_age_s: float | None
     probe_failures: int
     busy_probes: int
     stale_loads: int
@@ -99,6 +105,8 @@ def view_of(worker: Worker, now: float) -> WorkerView:
         waiting=load.waiting if load else None,
         kv_used=load.kv_used if load else None,
         load_age_s=now - worker.load_at if load else None,
+        report=worker.report,
+        report_age_s=now - worker.reported_at if worker.report else None,
         probe_failures=worker.probe_failures,
         busy_probes=worker.busy_probes,
         stale_loads=worker.stale_loads,

@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 from fastapi import APIRouter, Request
 from fastapi.params import Depends
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
+from heddle_contracts.shim import WorkerReport
 from pydantic import BaseModel, ConfigDict, Field
 
 from heddle_gateway.fleet.errors import AddressRefused, FleetFull, UnknownWorker
@@ -157,6 +158,15 @@ def _add_worker_routes(router: APIRouter, fleet: Fleet) -> None:
         """``which``: an id, or the worker's URL."""
         view = _lookup(fleet, which)
         return unknown(which) if view is None else JSONResponse(_worker_json(view))
+
+    @router.post("/workers/{worker_id}/report", status_code=204, response_model=None)
+    async def report(worker_id: int, body: WorkerReport) -> Response:
+        """A worker's shim tells of its engine, about once a second. 404: register again."""
+        try:
+            fleet.take_report(worker_id, body)
+        except UnknownWorker:
+            return unknown(str(worker_id))
+        return Response(status_code=204)
 
     @router.delete("/workers/{which:path}", status_code=202, response_model=None)
     async def remove(which: str) -> Response:
