@@ -35,3 +35,8 @@ class TrajectoryState(BaseModel):
     conversation: str | None = Field(
         default=None, description="Identity's memory of its history: how an untagged request is recognised."
     )
+
+    @property
+    def segments(self) -> int:
+        """Segments so far."""
+        return self.segment + 1

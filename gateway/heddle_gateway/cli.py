@@ -24,6 +24,10 @@ def gateway(
     placement: Annotated[str | None, typer.Option(help="Which worker a step goes to.")] = None,
     admission: Annotated[str | None, typer.Option(help="Whether a step waits in the gateway.")] = None,
     database: Annotated[str | None, typer.Option(help="SQLite file or URL of the history.")] = None,
+    redis: Annotated[
+        str | None, typer.Option(help="URL of the Redis that keeps live state (redis://host:6379/0).")
+    ] = None,
+    planner: Annotated[str | None, typer.Option(help="URL of a running planner.")] = None,
     journal: Annotated[Path | None, typer.Option(help="File for the journal of the core's events.")] = None,
 ) -> None:
     """Serve agents: one process, one port, all workers behind it."""
@@ -35,6 +39,8 @@ def gateway(
             workers=worker or None,
             policy=_policy(policy, order=order, placement=placement, admission=admission),
             database=database,
+            redis_url=redis,
+            planner=planner,
             journal_path=journal,
         )
     except SettingsError as error:

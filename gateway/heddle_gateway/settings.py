@@ -129,6 +129,37 @@ class Settings(BaseSettings):
         description="Folder for history that the database does not take; none drops (and counts) it.",
     )
 
+    # live state
+    redis_url: SecretStr | None = Field(
+        default=None,
+        description="URL of a Redis that keeps live state, so that a restarted gateway goes on; none keeps "
+        "it in this process.",
+    )
+    namespace: str = Field(
+        default="default",
+        pattern=r"^[A-Za-z0-9_.-]{1,64}$",
+        description="Names the state in Redis; one gateway at a time writes to a name.",
+    )
+    state_ttl_s: float = Field(
+        default=6 * 3600.0, gt=0, description="How long Redis keeps a trajectory after its last step."
+    )
+
+    # planner
+    planner: str | None = Field(
+        default=None, description="URL of the planner; without one the core goes by its own estimates."
+    )
+    planner_key: SecretStr | None = Field(default=None, description="Sent to the planner as bearer token.")
+    planner_timeout_s: float = Field(
+        default=1.0, gt=0, description="Longest wait for forecasts; no step waits for them."
+    )
+    plan_timeout_s: float = Field(default=60.0, gt=0, description="Longest wait for a plan.")
+    plan_period_s: float = Field(default=30.0, gt=0, description="Time between plans that nobody asked for.")
+    auto_plan: bool = Field(
+        default=True,
+        description="Make plans without being asked and put them in force, as long as the placement is "
+        "by_rank or what a plan has put there.",
+    )
+
     # process
     shutdown_grace_s: float = Field(
         default=30.0, ge=0, description="How long running steps may go on after SIGTERM."

@@ -53,6 +53,8 @@ class LiveTrajectory:
     segment: int = 0
     worker: str | None = None
     last_ended: float | None = None
+    returns_to: str | None = None
+    """Name of the worker that held its KV when an earlier process died; only before its first step here."""
     has_arrived: bool = False
     """A step of it has come; else it was only announced."""
     rollout: str | None = None
@@ -72,15 +74,25 @@ class Directory:
         self._by_id: dict[str, dict[str, LiveTrajectory]] = {}
         self._groups: dict[tuple[str, str], tuple[int, set[int]]] = {}
         self._announced: dict[str, LiveTrajectory] = {}
+        self._returning: dict[tuple[str, str], str] = {}
         self._handles = count(1)
         self._group_handles = count(1)
 
     def __len__(self) -> int:
         return len(self._by_key)
 
+    @property
+    def total(self) -> int:
+        """Announced ones that have not come included."""
+        return len(self._by_handle)
+
     def __iter__(self) -> Iterator[LiveTrajectory]:
         """Least recently seen first."""
         return iter(self._by_key.values())
+
+    def expect_back(self, tenant: str, trajectory_id: str, home: str) -> None:
+        """A trajectory of an earlier process had its KV on this worker. Call it before the first request."""
+        self._returning[tenant, trajectory_id] = home
 
     def open(self, who: Who, *, tenant: str, model: str | None) -> LiveTrajectory:
         """The entry of this request's trajectory, made if there is none, marked as seen now."""
@@ -104,6 +116,7 @@ class Directory:
                 model=model,
                 started_at=now,
                 last_seen_at=now,
+                returns_to=self._returning.pop(key, None) if self._returning else None,
             )
             self._by_handle[handle] = live
             self._by_id.setdefault(who.trajectory_id, {})[tenant] = live

@@ -40,6 +40,8 @@ class WorkerFacts(Protocol):
     @property
     def generation(self) -> int: ...
     @property
+    def name(self) -> str: ...
+    @property
     def degree(self) -> int: ...
     @property
     def slots(self) -> int: ...
@@ -86,6 +88,7 @@ class Driver:
         self._on_first_step = on_first_step
         self.feed = DecisionFeed()
         self._tickets: dict[int, Ticket] = {}
+        self._worker_ids: dict[str, int] = {}
         self._steps = count(1)
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due = 0
@@ -107,6 +110,7 @@ class Driver:
                 group=trajectory.group,
                 prompt_tokens=prompt_tokens,
                 body=scan,
+                pinned_worker=None if trajectory.returns_to is None else self._home_again(trajectory),
             )
         )
         if len(self.directory) > self._max_trajectories:
@@ -115,6 +119,11 @@ class Driver:
             trajectory.has_arrived = True
             self._on_first_step(trajectory, prompt_tokens)
         return ticket
+
+    def _home_again(self, trajectory: LiveTrajectory) -> int | None:
+        """The worker that an earlier process left its KV on, for the first step here alone."""
+        home, trajectory.returns_to = trajectory.returns_to, None
+        return None if home is None else self._worker_ids.get(home)
 
     def first_byte(self, ticket: Ticket) -> None:
         self._carry_out(self._core.first_byte(self._clock(), ticket.step))
@@ -159,6 +168,7 @@ class Driver:
     # ---------------------------------------------------------------- fleet events
 
     def worker_up(self, facts: WorkerFacts) -> None:
+        self._worker_ids[facts.name] = facts.worker_id
         self._carry_out(
             self._core.worker_up(
                 self._clock(),
@@ -178,6 +188,7 @@ class Driver:
         self._carry_out(self._core.worker_down(self._clock(), worker_id, generation))
 
     def worker_removed(self, worker_id: int, generation: int) -> None:
+        self._worker_ids = {name: known for name, known in self._worker_ids.items() if known != worker_id}
         self._carry_out(self._core.worker_removed(self._clock(), worker_id, generation))
 
     def load_report(

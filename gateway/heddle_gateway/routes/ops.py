@@ -30,6 +30,7 @@ class OpsDeps:
     fleet: Models
     history_state: Callable[[], str]
     planner_state: Callable[[], str]
+    live_state: Callable[[], str]
     metrics: Callable[[], tuple[bytes, str]]
     started_at: float
 
@@ -64,6 +65,10 @@ class Readiness(BaseModel):
     workers: dict[str, int]
     planner: str
     history: str
+    live_state: str = Field(
+        description="memory: in this process alone; following: copied to Redis; local: Redis is away; "
+        "superseded: another gateway writes to this namespace."
+    )
 
 
 def ops_router(deps: OpsDeps) -> APIRouter:
@@ -113,6 +118,7 @@ def ops_router(deps: OpsDeps) -> APIRouter:
             },
             planner=deps.planner_state(),
             history=deps.history_state(),
+            live_state=deps.live_state(),
         )
 
     @router.get("/metrics", tags=["operations"], summary="Prometheus metrics")

@@ -23,6 +23,7 @@ SLOTS = {"order": "fcfs", "placement": "sticky", "admission": "unlimited"}
 class Facts:
     worker_id: int = 1
     generation: int = 1
+    name: str = "worker"
     degree: int = 1
     slots: int = 1
     kv_tokens: int = 0
