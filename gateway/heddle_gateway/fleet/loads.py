@@ -27,9 +27,10 @@ async def poll_loads(fleet: FleetReports, worker: Worker, generation: int) -> No
         except AskFailed:
             worker.stale_loads += 1
         else:
+            told = worker.reported_at > started_at  # its shim was quicker, and is what counts
             late = time.monotonic() - started_at > tuning.load_timeout_s
             if late or worker.generation != generation or worker.state not in SERVING:
                 worker.stale_loads += 1
-            else:
+            elif not told:
                 fleet.loaded(worker, sample)
         await asyncio.sleep(tuning.load_period_s)
