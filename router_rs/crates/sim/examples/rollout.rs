@@ -26,6 +26,7 @@ fn truth(degree: u32) -> Truth {
         },
         slots: 64 * degree,
         kv_tokens: (350_000.0 * d) as u64,
+        link: None,
     }
 }
 

@@ -4,7 +4,7 @@
 //! So a run can ask what happens when the truth is slower, the reports are stale or the predictions are wrong.
 //!
 //! [`workload`] says what agents ask for, [`engine`] what a worker does with it (SGLang's scheduler, after the emulated
-//! worker of `heddle_shim.emulator`), [`cluster`] joins both to the core, [`report`] says what came of it. Times are
+//! worker of `heddle_shim.emulator`), [`network`] what moving KV takes, [`cluster`] joins both to the core, [`report`] says what came of it. Times are
 //! seconds inside the engine, so that a segment's closed form is exact, and the core's microseconds outside.
 //!
 //! Invariants: a run is a function of workload and spec, seeds included; every token asked for is generated exactly
@@ -16,6 +16,7 @@ pub mod costs;
 pub mod draw;
 pub mod engine;
 pub mod kv;
+pub mod network;
 pub mod prediction;
 pub mod report;
 pub mod segment;

@@ -1,6 +1,7 @@
 //! What came of a run. Everything is derived from what was written down of each trajectory, step and worker.
 
 use heddle_core::counters::Counters;
+use heddle_core::migration::{MoveState, Totals as MoveTotals};
 use serde::Serialize;
 
 use crate::bound::Bound;
@@ -69,6 +70,67 @@ pub struct WorkerTrace {
     pub evicted: u64,
 }
 
+/// What was written down of all transfers that landed.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Carried {
+    /// Tokens that went over the network.
+    pub tokens: u64,
+    /// Seconds of all of them together.
+    pub seconds: f64,
+}
+
+/// Moves of KV.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct Migrations {
+    /// Asked for.
+    pub requested: u64,
+    /// Transfers that began.
+    pub started: u64,
+    /// Transfers that were complete.
+    pub landed: u64,
+    /// Of these: in the tool gap, before the next step came.
+    pub hidden: u64,
+    /// Steps that waited for a transfer.
+    pub waited_for: u64,
+    /// Refused by a worker, or lost with it.
+    pub failed: u64,
+    /// Not wanted any more.
+    pub cancelled: u64,
+    /// Not complete in time.
+    pub expired: u64,
+    /// Landed ones whose next step found the KV, and did not.
+    pub found: u64,
+    /// See `found`.
+    pub not_found: u64,
+    /// KV tokens that went over the network.
+    pub tokens: u64,
+    /// Seconds of all transfers together.
+    pub seconds: f64,
+}
+
+impl Migrations {
+    fn new(of: &MoveTotals, carried: Carried) -> Self {
+        let ended = |state| {
+            let place = MoveState::ENDS.iter().position(|&end| end == state);
+            place.map_or(0, |place| of.ended[place])
+        };
+        Self {
+            requested: of.requested,
+            started: of.started,
+            landed: ended(MoveState::Landed),
+            hidden: of.hidden,
+            waited_for: of.waits,
+            failed: ended(MoveState::Failed),
+            cancelled: ended(MoveState::Cancelled),
+            expired: ended(MoveState::Expired),
+            found: of.found,
+            not_found: of.not_found,
+            tokens: carried.tokens,
+            seconds: carried.seconds,
+        }
+    }
+}
+
 /// Holds of the trajectories of one class of length.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct HoldClass {
@@ -129,6 +191,8 @@ pub struct Report {
     pub retractions: u64,
     /// Trajectories that got another home; their context is computed again there.
     pub moves: u64,
+    /// Trajectories that got another home and their KV with it.
+    pub migrations: Migrations,
     /// Held steps that another worker took from a queue.
     pub stolen: u64,
     /// Attempts lost with their workers.
@@ -161,6 +225,8 @@ pub(crate) struct Findings<'a> {
     pub workers: Vec<WorkerTrace>,
     pub timeline: Vec<Stay>,
     pub counters: &'a Counters,
+    pub moves: &'a MoveTotals,
+    pub carried: Carried,
     pub digest: String,
 }
 
@@ -173,6 +239,8 @@ impl Report {
             workers,
             timeline,
             counters,
+            moves,
+            carried,
             digest,
         } = findings;
         let n = traces.len();
@@ -227,6 +295,7 @@ impl Report {
             preemptions: sum(|totals| totals.preempted),
             retractions: sum(|totals| totals.retracted),
             moves: counters.moves,
+            migrations: Migrations::new(moves, carried),
             stolen: counters.stolen,
             lost_attempts: traces.iter().map(|trace| trace.lost_attempts).sum(),
             rejects: counters.rejected,

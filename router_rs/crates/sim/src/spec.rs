@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 
 use crate::costs::Costs;
 use crate::engine::Settings;
+use crate::network::Link;
 use crate::prediction::Prediction;
 
 /// What workers of one degree truly are.
@@ -21,6 +22,9 @@ pub struct Truth {
     pub slots: u32,
     /// KV capacity in tokens.
     pub kv_tokens: u64,
+    /// How they move KV; absent where they cannot.
+    #[serde(default)]
+    pub link: Option<Link>,
 }
 
 /// A worker that is lost.
@@ -48,6 +52,12 @@ pub struct Spec {
     pub truth: BTreeMap<u32, Truth>,
     /// Degree of each worker; the index is its handle.
     pub workers: Vec<u32>,
+    /// Host of each worker; where absent, each is on a host of its own.
+    #[serde(default)]
+    pub hosts: Vec<usize>,
+    /// KV tokens a second that a host's network takes out of it, and as many into it; where absent, links are the only bound.
+    #[serde(default)]
+    pub host_tokens_per_s: Option<f64>,
     /// Changes to the core's default policy.
     #[serde(default)]
     pub policy: Map<String, Value>,
@@ -139,6 +149,16 @@ impl Spec {
                     "truth.{degree}: degree, slots and kv_tokens must be at least 1"
                 ));
             }
+            if let Some(link) = &truth.link
+                && !(link.tokens_per_s.is_finite()
+                    && link.tokens_per_s > 0.0
+                    && link.setup_s.is_finite()
+                    && link.setup_s >= 0.0)
+            {
+                return Err(format!(
+                    "truth.{degree}.link: must have finite tokens_per_s above 0 and setup_s of at least 0"
+                ));
+            }
             if self.engine.chunked_prefill == 0 {
                 return Err("engine.chunked_prefill: must be at least 1".into());
             }
@@ -153,6 +173,19 @@ impl Spec {
                     "{field}: {value} is not a finite number of at least {least}"
                 ));
             }
+        }
+        if !self.hosts.is_empty() && self.hosts.len() != self.workers.len() {
+            return Err(format!(
+                "hosts: must have one value for each of {} workers, or none",
+                self.workers.len()
+            ));
+        }
+        if let Some(rate) = self.host_tokens_per_s
+            && !(rate.is_finite() && rate > 0.0)
+        {
+            return Err(format!(
+                "host_tokens_per_s: {rate} is not a finite number above 0"
+            ));
         }
         for (index, loss) in self.losses.iter().enumerate() {
             if loss.worker >= self.workers.len() {
@@ -172,6 +205,15 @@ impl Spec {
     /// What a worker of this degree does in this run.
     pub fn true_costs(&self, truth: &Truth) -> Costs {
         truth.costs.slowed(self.slowdown)
+    }
+
+    /// How workers of this degree move KV in this run.
+    pub fn true_link(&self, degree: u32) -> Option<Link> {
+        let link = self.truth[&degree].link?;
+        Some(Link {
+            tokens_per_s: link.tokens_per_s / self.slowdown,
+            setup_s: link.setup_s * self.slowdown,
+        })
     }
 
     /// GPUs of all workers.

@@ -6,6 +6,7 @@ mod cases;
 use cases::{policy, spec, workload};
 use heddle_core::replay::replay;
 use heddle_sim::engine::{Retraction, Settings};
+use heddle_sim::network::Link;
 use heddle_sim::prediction::Prediction;
 use heddle_sim::spec::Loss;
 use heddle_sim::{Run, Script, Spec, Turn, Workload, simulate};
@@ -42,6 +43,7 @@ fn policies() -> impl Strategy<Value = &'static str> {
         r#"{"order":"shortest_first","placement":"least_load","admission":"working_set"}"#,
         r#"{"order":"longest_first","placement":"by_rank","admission":"slots","preempt_levels":1,"max_over_send":4}"#,
         r#"{"order":"longest_first","placement":"round_robin","admission":"unlimited","backlog":3}"#,
+        r#"{"order":"longest_first","placement":"by_rank","admission":"unlimited","migration":"on_rank_change"}"#,
     ])
 }
 
@@ -79,6 +81,8 @@ prop_compose! {
         report_delay_s in prop::sample::select(vec![0.0, 3.0]),
         streaming in any::<bool>(),
         end_signal in any::<bool>(),
+        link in prop::option::of(prop::sample::select(vec![2_000.0, 50_000.0, 2e6])),
+        shared_host in any::<bool>(),
         seed in any::<u64>(),
     ) -> Spec {
         let mut spec = Spec {
@@ -103,7 +107,10 @@ prop_compose! {
         for truth in spec.truth.values_mut() {
             truth.kv_tokens = kv;
             truth.slots = slots;
+            truth.link = link.map(|tokens_per_s| Link { tokens_per_s, setup_s: 0.002 });
         }
+        spec.hosts = (0..workers.len()).map(|worker| if shared_host { worker / 2 } else { worker }).collect();
+        spec.host_tokens_per_s = link;
         spec
     }
 }
@@ -172,6 +179,7 @@ proptest! {
         let mut spec = spec;
         if spec.workers.len() == 1 {
             spec.workers.push(spec.workers[0]);
+            spec.hosts.clear();
         }
         spec.losses = vec![Loss { worker: 0, at_s, back_s: back.map(|after| at_s + after) }];
         let workload = workload(scripts);

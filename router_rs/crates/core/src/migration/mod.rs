@@ -66,8 +66,8 @@ pub struct Outlook<'a> {
 
 /// A rule of migration.
 pub trait Migration: Sync {
-    /// False for a rule that never moves anything.
-    fn moves(&self) -> bool {
+    /// False where it never moves anything under this placement.
+    fn moves(&self, _placement: &dyn Placement) -> bool {
         true
     }
 

@@ -2,11 +2,12 @@
 
 use super::{Memory, Migration, Outlook};
 use crate::WorkerId;
+use crate::placement::Placement;
 
 pub(super) struct Never;
 
 impl Migration for Never {
-    fn moves(&self) -> bool {
+    fn moves(&self, _: &dyn Placement) -> bool {
         false
     }
 

@@ -91,7 +91,8 @@ impl Core {
     /// Where the policy wants the KV of a trajectory in its gap.
     fn move_target(&mut self, id: TrajectoryId) -> Option<WorkerId> {
         let rule = self.policy.migration.variant();
-        if !rule.moves() || self.workers.links() < 2 {
+        let placement = self.policy.placement.variant();
+        if self.workers.links() < 2 || !rule.moves(placement) {
             return None;
         }
         let mut candidates = std::mem::take(&mut self.candidates);

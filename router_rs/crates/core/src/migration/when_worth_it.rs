@@ -6,10 +6,15 @@
 
 use super::{Memory, Migration, Outlook};
 use crate::WorkerId;
+use crate::placement::Placement;
 
 pub(super) struct WhenWorthIt;
 
 impl Migration for WhenWorthIt {
+    fn moves(&self, placement: &dyn Placement) -> bool {
+        placement.moves_homes()
+    }
+
     fn target(&self, outlook: &Outlook<'_>, memory: &mut Memory) -> Option<WorkerId> {
         let Outlook {
             scene,
@@ -17,9 +22,6 @@ impl Migration for WhenWorthIt {
             home,
             placement,
         } = *outlook;
-        if !placement.moves_homes() {
-            return None;
-        }
         let choice = placement.choose(scene, ask, memory);
         let target = scene.candidate_with_id(choice.worker)?;
         if target.id == home.id {

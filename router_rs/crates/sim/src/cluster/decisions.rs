@@ -5,7 +5,6 @@ use heddle_core::{Action, Event, StepId, WorkerId};
 
 use super::{Cluster, Due, SimError, ended, seconds};
 use crate::engine::Request;
-use crate::kv::Path;
 
 impl Cluster<'_> {
     /// Tells the core what is in the inbox and carries out what it wants, until both are quiet; then asks the engines
@@ -56,8 +55,9 @@ impl Cluster<'_> {
                         kind: FailureKind::Unreachable,
                     });
                 }
-                // Modelled workers announce no link yet, so the core moves nothing.
-                Action::Migrate(_) | Action::CancelMigration { .. } | Action::Expire { .. } => {}
+                Action::Migrate(migrate) => self.migrate(&migrate),
+                Action::CancelMigration { migration, .. } => self.cancel_transfer(migration),
+                Action::Expire { .. } => {}
             }
         }
         if self.spec.journal {
@@ -68,6 +68,7 @@ impl Cluster<'_> {
     pub(super) fn dispatch(&mut self, step: StepId, worker: usize, priority: i64) {
         let trajectory = self.owners[step as usize];
         let script = &self.workload.scripts()[trajectory];
+        let path = self.path_of(trajectory);
         let agent = &mut self.agents[trajectory];
         let now = seconds(self.now);
         if !agent.dispatched {
@@ -80,11 +81,7 @@ impl Cluster<'_> {
         agent.worker = worker;
         let request = Request {
             step,
-            path: Path {
-                group: script.group.unwrap_or(0),
-                shared: self.workload.shared_prompt(trajectory),
-                trajectory: trajectory as u64,
-            },
+            path,
             prompt: agent.prompt,
             output: script.turns[agent.turn].output,
             most_output: self.spec.most_output.max(script.turns[agent.turn].output),

@@ -1,6 +1,6 @@
 //! Workers: they start, report, are lost and come back; what they say is passed on.
 
-use heddle_core::event::WorkerUp;
+use heddle_core::event::{LinkSpec, WorkerUp};
 use heddle_core::{Event, WorkerId};
 
 use super::{Cluster, Due, micros, seconds};
@@ -48,12 +48,16 @@ impl Cluster<'_> {
             kv_tokens: truth.kv_tokens,
             has_priority: self.spec.engine.priority,
             profile: Some(believed.unwrap_or_else(|| truth.costs.belief(truth.slots))),
-            link: None,
+            link: truth.link.map(|link| LinkSpec {
+                tokens_per_s: link.tokens_per_s,
+                setup_us: (link.setup_s * 1e6).ceil() as u64,
+            }),
             weights: 0,
         }));
     }
 
     pub(super) fn lose_worker(&mut self, worker: usize) {
+        self.lose_transfers(worker);
         let machine = &mut self.machines[worker];
         machine.bury();
         self.inbox.push_back(Event::WorkerDown {

@@ -7,22 +7,25 @@
 mod agents;
 mod decisions;
 mod machines;
+mod transfers;
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 
 use heddle_core::event::{EventError, Outcome, StepEnded};
 use heddle_core::replay::Digest;
-use heddle_core::{Core, Event, Micros, Policy, StepId, WorkerId};
+use heddle_core::{Core, Event, Micros, MigrationId, Policy, StepId, WorkerId};
 use thiserror::Error;
 
 use crate::bound::lower_bound;
 use crate::engine::Engine;
+use crate::network::Network;
 use crate::prediction::Predictions;
-use crate::report::{Findings, Report, Stay, Trace, WorkerTrace};
+use crate::report::{Carried, Findings, Report, Stay, Trace, WorkerTrace};
 use crate::spec::Spec;
 use crate::workload::Workload;
 use machines::Machine;
+use transfers::Moving;
 
 /// A rollout that takes longer than this many microseconds, 60 days, will not end: something goes round in circles.
 const LONGEST_RUN: Micros = 60 * 86_400 * 1_000_000;
@@ -84,6 +87,8 @@ enum Due {
         waiting: u32,
         kv_used: u64,
     },
+    /// A transfer ends, or its deadline comes; void unless it is the last look asked for.
+    Network { ask: u64 },
     /// A worker is lost.
     Loss(usize),
     /// Another one takes its place.
@@ -124,6 +129,11 @@ struct Cluster<'a> {
     /// Told to the core one after the other, each drained before the next.
     inbox: VecDeque<Event>,
     touched: Vec<usize>,
+    network: Network,
+    /// Transfers under way.
+    moving: BTreeMap<MigrationId, Moving>,
+    network_ask: u64,
+    carried: Carried,
     left: usize,
     digest: Digest,
     timeline: Vec<Stay>,
@@ -208,6 +218,10 @@ impl<'a> Cluster<'a> {
             now: 0,
             inbox: VecDeque::new(),
             touched: Vec::new(),
+            network: Network::new(spec.host_tokens_per_s.unwrap_or(f64::INFINITY)),
+            moving: BTreeMap::new(),
+            network_ask: 0,
+            carried: Carried::default(),
             left: workload.scripts().len(),
             digest: Digest::default(),
             timeline: Vec::new(),
@@ -311,6 +325,11 @@ impl<'a> Cluster<'a> {
                 waiting,
                 kv_used,
             }),
+            Due::Network { ask } => {
+                if ask == self.network_ask {
+                    self.look_at_network();
+                }
+            }
             Due::Loss(worker) => self.lose_worker(worker),
             Due::Return(worker) => {
                 self.returns -= 1;
@@ -346,6 +365,8 @@ impl<'a> Cluster<'a> {
             workers: self.machines.iter().map(|machine| machine.trace).collect(),
             timeline: self.timeline,
             counters: self.core.counters(),
+            moves: &self.core.ledger().totals,
+            carried: self.carried,
             digest: self.digest.hex(),
         });
         Run {

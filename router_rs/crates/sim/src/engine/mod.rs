@@ -14,6 +14,7 @@
 
 mod admission;
 mod decode;
+mod moving;
 mod prefill;
 mod sequence;
 mod settings;

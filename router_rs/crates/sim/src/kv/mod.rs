@@ -8,6 +8,7 @@
 //! Invariants ([`Pool::audit`]): known + private + free = total; a run has a continuation only while it is whole; only
 //! unlocked tokens without a continuation are evicted.
 
+mod moving;
 mod path;
 
 use std::cmp::Reverse;

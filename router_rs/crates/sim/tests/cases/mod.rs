@@ -24,6 +24,7 @@ pub fn truth() -> Truth {
         costs: costs(),
         slots: 8,
         kv_tokens: 100_000,
+        link: None,
     }
 }
 
@@ -48,6 +49,7 @@ fn scaled(degree: u32) -> Truth {
         costs: truth.costs.slowed(1.0 / f64::from(degree)),
         slots: truth.slots * degree,
         kv_tokens: truth.kv_tokens * u64::from(degree),
+        link: None,
     }
 }
 
