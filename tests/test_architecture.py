@@ -29,7 +29,7 @@ ALLOWED_PACKAGES = {
 }
 
 # Siblings of the gateway: none of them imports another. app.py alone joins them.
-GATEWAY_SIBLINGS = ("accounting", "dialects", "fleet", "identity", "live", "store", "upstream")
+GATEWAY_SIBLINGS = ("accounting", "dialects", "fleet", "identity", "live", "plans", "store", "upstream")
 # Who in the gateway may import the native module.
 CORE_IMPORTERS = ("dialects", "identity", "live", "serve_step.py", "accounting")
 

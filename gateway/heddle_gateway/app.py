@@ -39,6 +39,7 @@ from heddle_gateway.identity.urls import split_path
 from heddle_gateway.live.directory import Directory, LiveTrajectory
 from heddle_gateway.live.driver import Driver, PolicyRefused, new_core
 from heddle_gateway.live.journal import JournalWriter
+from heddle_gateway.planning import Planning
 from heddle_gateway.routes.admin import AdminDeps, admin_router
 from heddle_gateway.routes.admin_fleet import FleetControl
 from heddle_gateway.routes.admin_live import LiveListing
@@ -48,10 +49,12 @@ from heddle_gateway.routes.registry import RegistryDeps, registry_router, sessio
 from heddle_gateway.routes.registry_live import FrameworkView
 from heddle_gateway.serve_step import StepServer
 from heddle_gateway.settings import Settings, WorkerSetting
+from heddle_gateway.shared_state import SharedState
 from heddle_gateway.store.engine import StoreError, open_engine
 from heddle_gateway.store.history_reader import HistoryReader
 from heddle_gateway.store.step_writer import StepWriter
 from heddle_gateway.telemetry.history import HistoryLimits, HistoryWriter
+from heddle_gateway.telemetry.live_mirror import MirrorStats
 from heddle_gateway.telemetry.metrics import Metrics
 from heddle_gateway.telemetry.step_log import log_step
 from heddle_gateway.upstream.forward import Upstream
@@ -84,6 +87,9 @@ class Gateway:
     past: HistoryReader
     metrics: Metrics
     steps: StepServer
+    planning: Planning
+    shared: SharedState | None
+    """None where live state stays in this process."""
 
 
 class WorkerEvents:
@@ -93,16 +99,25 @@ class WorkerEvents:
         self._driver = driver
         self._names: dict[int, str] = {}
         self.on_removed: Callable[[str], None] = lambda name: None
-        self.worker_draining = driver.worker_draining
-        self.worker_down = driver.worker_down
+        self.on_changed: Callable[[], None] = lambda: None
         self.load_report = driver.load_report
 
     def worker_up(self, facts: WorkerFacts) -> None:
         self._names[facts.worker_id] = facts.name
         self._driver.worker_up(facts)
+        self.on_changed()
+
+    def worker_draining(self, worker_id: int, generation: int) -> None:
+        self._driver.worker_draining(worker_id, generation)
+        self.on_changed()
+
+    def worker_down(self, worker_id: int, generation: int) -> None:
+        self._driver.worker_down(worker_id, generation)
+        self.on_changed()
 
     def worker_removed(self, worker_id: int, generation: int) -> None:
         self._driver.worker_removed(worker_id, generation)
+        self.on_changed()
         name = self._names.pop(worker_id, None)
         if name is not None:
             self.on_removed(name)
@@ -161,10 +176,28 @@ def create_app(settings: Settings) -> HeddleApp:
     def forget(live: LiveTrajectory, reason: str) -> None:
         book.forget(live.tenant, live.trajectory_id)
         end = EndReason.FINISHED if reason == "finished" else EndReason.EXPIRED
-        history.put_trajectory_end(live.tenant, live.trajectory_id, end, time.time())
+        now = time.time()
+        if live.has_arrived:
+            history.put_trajectory_end(live.tenant, live.trajectory_id, end, now)
+        planning.trajectory_over(live, finished=reason == "finished", at=now)
+        if shared is not None:
+            shared.mirror.ended(live.tenant, live.trajectory_id)
 
-    driver = Driver(core, Directory(), max_trajectories=settings.max_trajectories, on_expire=forget)
+    planning = Planning(settings, lambda worker_id: events.name(worker_id))
+    driver = Driver(
+        core,
+        Directory(),
+        max_trajectories=settings.max_trajectories,
+        on_expire=forget,
+        on_first_step=planning.first_step,
+    )
+    try:
+        planning.open(driver)
+    except ValueError as error:
+        raise StartError(f"planner: {error}") from error
     events = WorkerEvents(driver)
+    events.on_changed = planning.workers_changed
+    shared = _shared_state(settings, driver, events.name)
     fleet = Fleet(events, driver.live_steps_on, FleetTuning(allowed_hosts=settings.worker_hosts))
     upstream = Upstream(
         PoolLimits(
@@ -181,6 +214,9 @@ def create_app(settings: Settings) -> HeddleApp:
             "fleet": fleet.stats,
             "history": lambda: _numbers(history.stats()),
             "upstream": upstream.stats,
+            "planner": planning.stats,
+            "plans": planning.keeper.stats,
+            **({"live_state": lambda: _mirror_numbers(shared.mirror.stats())} if shared is not None else {}),
         },
     )
     events.on_removed = metrics.forget_worker
@@ -189,13 +225,21 @@ def create_app(settings: Settings) -> HeddleApp:
         driver=driver,
         fleet=fleet,
         upstream=upstream,
-        sinks=(history.put, metrics.step_ended, *((log_step,) if settings.access_log else ())),
+        sinks=(
+            history.put,
+            metrics.step_ended,
+            planning.step_ended,
+            *((shared.step_ended,) if shared is not None else ()),
+            *((log_step,) if settings.access_log else ()),
+        ),
         on_refused=metrics.refused,
         max_body_bytes=settings.max_body_bytes,
         ping_period_s=settings.ping_period_s,
     )
     past = HistoryReader(engine)
-    gateway = Gateway(settings, driver, fleet, book, upstream, history, past, metrics, steps)
+    gateway = Gateway(
+        settings, driver, fleet, book, upstream, history, past, metrics, steps, planning, shared
+    )
 
     app = HeddleApp(
         title="Heddle gateway",
@@ -209,16 +253,18 @@ def create_app(settings: Settings) -> HeddleApp:
             OpsDeps(
                 fleet=fleet,
                 history_state=lambda: history.stats().state.value,
-                planner_state=lambda: "absent",
+                live_state=lambda: "memory" if shared is None else shared.mirror.stats().state.value,
+                planner_state=lambda: planning.keeper.planner_state,
                 metrics=metrics.exposition,
                 started_at=started_at,
             )
         )
     )
+    listing = LiveListing(driver, events.name)
     app.include_router(
         admin_router(
             AdminDeps(
-                live=LiveListing(driver, events.name),
+                live=listing,
                 history=past,
                 policy=driver,
                 workers=FleetControl(fleet),
@@ -229,6 +275,8 @@ def create_app(settings: Settings) -> HeddleApp:
             )
         )
     )
+    for router in planning.routers(listing):
+        app.include_router(router)
     registry = RegistryDeps(fleet=fleet, live=FrameworkView(steps.running, driver))
     app.include_router(registry_router(registry))
     app.include_router(session_router(registry))
@@ -244,6 +292,10 @@ def _lifespan(gateway: Gateway, dispose: Callable[[], Awaitable[None]]) -> Any:
         if gateway.settings.journal_path is not None:
             journal = JournalWriter(gateway.driver.take_journal, gateway.settings.journal_path)
         await gateway.history.start()
+        if gateway.shared is not None:
+            # Before the history: it knows more of each trajectory.
+            await gateway.shared.take_up(gateway.book, gateway.settings.max_trajectories)
+            gateway.shared.start()
         await _take_up_the_past(gateway.past, gateway.book, gateway.settings.max_trajectories)
         journalling = asyncio.create_task(journal.run()) if journal is not None else None
         for worker in gateway.settings.workers:
@@ -252,9 +304,11 @@ def _lifespan(gateway: Gateway, dispose: Callable[[], Awaitable[None]]) -> Any:
             except FleetError as error:
                 # More than the fleet holds, or a name that leads where no worker may be.
                 raise StartError(f"workers: {error}") from error
+        gateway.planning.start()
         try:
             yield
         finally:
+            await gateway.planning.close()
             await gateway.fleet.close()
             await gateway.steps.close()
             gateway.upstream.close()
@@ -262,6 +316,8 @@ def _lifespan(gateway: Gateway, dispose: Callable[[], Awaitable[None]]) -> Any:
             if journal is not None and journalling is not None:
                 journal.stop()
                 await journalling
+            if gateway.shared is not None:
+                await gateway.shared.close()
             await gateway.history.close(HISTORY_CLOSE_S)
             await dispose()
 
@@ -295,6 +351,18 @@ def _spec(setting: WorkerSetting) -> WorkerSpec:
     )
 
 
+def _shared_state(
+    settings: Settings, driver: Driver, worker_name: Callable[[int], str | None]
+) -> SharedState | None:
+    """Raises StartError for a URL that is none."""
+    if settings.redis_url is None:
+        return None
+    try:
+        return SharedState(settings, settings.redis_url.get_secret_value(), driver, worker_name)
+    except ValueError as error:
+        raise StartError(f"redis_url: {error}") from error
+
+
 def _step_counts(stats: dict[str, int]) -> StepCounts:
     return StepCounts(
         started=stats["steps_arrived_total"],
@@ -311,6 +379,11 @@ def _numbers(stats: HistoryStats) -> dict[str, float]:
         "capacity": float(stats.capacity),
         "spilled": float(stats.spilled),
     }
+
+
+def _mirror_numbers(stats: MirrorStats) -> dict[str, float]:
+    counters = {"written_total": stats.written, "refused_total": stats.refused, "failed_total": stats.failed}
+    return {name: float(count) for name, count in counters.items()} | {"behind": float(stats.behind)}
 
 
 async def _plain_error(request: Request, error: Exception) -> JSONResponse:

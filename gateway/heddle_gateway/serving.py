@@ -63,6 +63,11 @@ class GatewayServer(uvicorn.Server):
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLDS)
 
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        # Streams of decisions have no end of their own; running steps get their grace all the same.
+        self.config.app.state.gateway.driver.feed.close()  # type: ignore[union-attr]
+        await super().shutdown(sockets)
+
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         before = {

@@ -19,7 +19,6 @@ from heddle_contracts.admin import (
     Phase,
     Policy,
     PolicyChange,
-    Problem,
     StepCounts,
     TrajectoryDetail,
     TrajectoryFilter,
@@ -37,7 +36,7 @@ from heddle_gateway.routes.admin_listing import (
     list_trajectories,
     overlaid,
 )
-from heddle_gateway.routes.admin_problem import AdminProblem, ProblemRoute
+from heddle_gateway.routes.admin_problem import AdminProblem, ProblemRoute, problems
 
 
 class PolicyControl(Protocol):
@@ -83,28 +82,13 @@ TrajectoryId = Annotated[
 Tenant = Annotated[
     str | None, Query(description="Needed only where callers with different keys use the same id.")
 ]
-_Problems = dict[int | str, dict[str, Any]]
-
-
-def _problems(**meanings: str) -> _Problems:
-    """OpenAPI of the answers that are problems: status_404="no such worker"."""
-    return {
-        int(status.removeprefix("status_")): {
-            "model": Problem,
-            "description": meaning,
-            "content": {"application/problem+json": {}},
-        }
-        for status, meaning in meanings.items()
-    }
-
-
 _HISTORY_AWAY = "The history database cannot be read."
 
 
 def admin_router(deps: AdminDeps) -> APIRouter:
     """The routes under /admin/v1."""
     router = APIRouter(
-        prefix="/admin/v1", route_class=ProblemRoute, responses=_problems(status_422="A bad value.")
+        prefix="/admin/v1", route_class=ProblemRoute, responses=problems(status_422="A bad value.")
     )
     _add_trajectory_routes(router, deps)
     _add_worker_routes(router, deps.workers)
@@ -178,7 +162,7 @@ def _add_trajectory_routes(router: APIRouter, deps: AdminDeps) -> None:
         "/trajectories",
         tags=tags,
         summary="List trajectories, live and past",
-        responses=_problems(status_503=_HISTORY_AWAY),
+        responses=problems(status_503=_HISTORY_AWAY),
     )
     async def get_trajectories(
         wanted: Annotated[TrajectoryFilter, Depends(_wanted)],
@@ -193,7 +177,7 @@ def _add_trajectory_routes(router: APIRouter, deps: AdminDeps) -> None:
         "/trajectories/{trajectory_id:path}/finish",
         tags=tags,
         summary="Say that no further step comes",
-        responses=_problems(
+        responses=problems(
             status_404="No such trajectory.",
             status_409="Several tenants use this id, or it is over already.",
             status_503=_HISTORY_AWAY,
@@ -217,7 +201,7 @@ def _add_trajectory_routes(router: APIRouter, deps: AdminDeps) -> None:
         "/trajectories/{trajectory_id:path}",
         tags=tags,
         summary="One trajectory with its ended steps",
-        responses=_problems(
+        responses=problems(
             status_404="No such trajectory.",
             status_409="Several tenants use this id.",
             status_503=_HISTORY_AWAY,
@@ -247,7 +231,7 @@ def _add_trajectory_routes(router: APIRouter, deps: AdminDeps) -> None:
 
 def _add_worker_routes(router: APIRouter, workers: WorkerControl) -> None:
     tags: list[Any] = ["workers"]
-    no_worker = _problems(status_404="No such worker.")
+    no_worker = problems(status_404="No such worker.")
 
     def found(view: WorkerView | None, worker_id: int) -> WorkerView:
         if view is None:

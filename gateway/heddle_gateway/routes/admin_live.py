@@ -8,6 +8,7 @@ from heddle_contracts.admin import LiveTrajectory, Phase, TrajectoryKey
 
 from heddle_gateway.live.directory import Directory
 from heddle_gateway.live.driver import Driver
+from heddle_gateway.plans.explain import Whereabouts
 from heddle_gateway.routes.admin_listing import LiveEntry
 
 
@@ -55,6 +56,17 @@ class LiveListing:
             predicted_remaining=seen["remaining"],
             level=max(levels, default=None),
         )
+
+    def whereabouts(self) -> dict[str, Whereabouts]:
+        """All active trajectories by id; of two tenants' with one id, either."""
+        rows = sorted(self._driver.active(), key=lambda row: -row[1])
+        found = {}
+        for rank, (handle, remaining, _, _, _, home) in enumerate(rows):
+            live = self._directory.by_handle(handle)
+            if live is not None:
+                name = self._worker_name(home) if home is not None else None
+                found[live.trajectory_id] = Whereabouts(float(remaining), rank, name)
+        return found
 
     def finish(self, key: TrajectoryKey) -> bool:
         """No further step is expected; False if it is not held."""

@@ -16,6 +16,20 @@ from heddle_contracts.admin import Problem
 
 from heddle_gateway.store.engine import StoreError
 
+Problems = dict[int | str, dict[str, Any]]
+
+
+def problems(**meanings: str) -> Problems:
+    """OpenAPI of the answers that are problems: status_404="no such worker"."""
+    return {
+        int(status.removeprefix("status_")): {
+            "model": Problem,
+            "description": meaning,
+            "content": {"application/problem+json": {}},
+        }
+        for status, meaning in meanings.items()
+    }
+
 
 class AdminProblem(Exception):
     """An answer that is not what was asked for."""
@@ -28,8 +42,10 @@ class AdminProblem(Exception):
         field: str | None = None,
         allowed: Sequence[Any] | None = None,
         fix: str | None = None,
+        retry_after_s: int | None = None,
     ) -> None:
         super().__init__(detail)
+        self.headers = {"retry-after": str(retry_after_s)} if retry_after_s is not None else None
         self.problem = Problem(
             title=status.phrase,
             status=status.value,
@@ -84,7 +100,7 @@ class ProblemRoute(APIRoute):
             try:
                 return await handler(request)
             except AdminProblem as error:
-                return problem_response(error.problem)
+                return problem_response(error.problem, error.headers)
             except RequestValidationError as error:
                 return problem_response(invalid_request(error))
             except StoreError as error:

@@ -1,0 +1,329 @@
+"""Keeps a good plan in force: asks the planner in time, activates what it answers, falls back when it is
+away.
+
+A round is asked for every period, when workers come, go or change, when the predictor's error jumps, when a
+batch is announced, and by hand. A plan that expires without a successor leaves the placement that rehearsed
+best without shares.
+
+Invariants: an operator who chose another placement is not overruled (only plans activated by hand are put
+over it); what is planned and activated here is carried out by the decision core alone.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Protocol
+
+from heddle_contracts.planning import (
+    MAX_LENGTHS,
+    Activated,
+    ActiveTrajectory,
+    Plan,
+    PlanCompute,
+    PlanMaking,
+    PlanningRequest,
+    PlanReason,
+    PlanWorker,
+)
+
+from heddle_gateway.plans.book import PlanBook
+from heddle_gateway.plans.fitting import DoesNotFit, FittedShare, fit
+from heddle_gateway.telemetry.planner_client import PlannerAway, PlannerClient, PlannerRefused
+
+log = logging.getLogger(__name__)
+
+DEFAULT_PLACEMENT: Final = "by_rank"
+LEAST_TO_PLAN: Final = 2
+"""Live trajectories below which there is nothing to divide."""
+SETTLE_S: Final = 0.5
+"""Workers come in crowds; a round waits this long for the others."""
+LEAST_PAUSE_S: Final = 2.0
+"""Between two rounds that nobody asked for by hand."""
+
+
+class Core(Protocol):
+    """The driven decision core (live.driver.Driver)."""
+
+    def active(self) -> list[tuple[int, int, float | None, int, int, int | None]]: ...
+    def worker_views(self) -> list[dict[str, Any]]: ...
+    def policy(self) -> dict[str, Any]: ...
+    def change_policy(self, change: Mapping[str, Any]) -> dict[str, Any]: ...
+    def install_plan(self, serial: int, shares: Any, *, ttl_ms: int) -> None: ...
+
+
+class Named(Protocol):
+    """A live trajectory (live.directory.LiveTrajectory)."""
+
+    @property
+    def tenant(self) -> str: ...
+    @property
+    def trajectory_id(self) -> str: ...
+    @property
+    def group_id(self) -> str | None: ...
+
+
+class NoPlanner(Exception):
+    """No planner can be asked now; the message says why and what to do."""
+
+
+class PlanKeeper:
+    """``client`` is None without a planner. ``automatic``: plans that nobody asked for are made and
+    activated.
+    """
+
+    def __init__(
+        self,
+        core: Core,
+        *,
+        client: PlannerClient | None,
+        trajectory: Callable[[int], Named | None],
+        worker_name: Callable[[int], str | None],
+        period_s: float,
+        automatic: bool,
+        on_event: Callable[..., None],
+    ) -> None:
+        self._core = core
+        self._client = client
+        self._trajectory = trajectory
+        self._worker_name = worker_name
+        self._period_s = period_s
+        self._automatic = automatic
+        self._on_event = on_event
+        self._own_placement = DEFAULT_PLACEMENT
+        self._serial = 0
+        self._wanted: PlanReason | None = None
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._made = self._failed = self._activated = self._expired = 0
+        self.book = PlanBook()
+
+    @property
+    def planner_state(self) -> str:
+        """As /ready says it."""
+        return self._client.state if self._client is not None else "absent"
+
+    def stats(self) -> dict[str, float]:
+        """For the metrics; what only grows ends in _total."""
+        in_force = self.book.current(time.time())
+        return {
+            "kept": float(len(self.book)),
+            "current_version": float((in_force.version or 0) if in_force is not None else 0),
+            "made_total": float(self._made),
+            "failed_total": float(self._failed),
+            "activated_total": float(self._activated),
+            "expired_total": float(self._expired),
+        }
+
+    # ---------------------------------------------------------------- asking
+
+    async def compute(self, asked: PlanCompute, reason: PlanReason = PlanReason.REQUEST) -> Plan:
+        """A plan of the planner, kept unless it is a dry run. Raises NoPlanner, PlannerRefused."""
+        if self._client is None:
+            raise NoPlanner("no planner is configured; start `heddle planner`, give its URL with --planner")
+        try:
+            plan = await self._client.plan(self._request(asked, reason))
+        except PlannerAway as error:
+            self._failed += 1
+            raise NoPlanner(f"the planner cannot be asked now: {error}") from error
+        except PlannerRefused:
+            self._failed += 1
+            raise
+        self._made += 1
+        return plan if asked.dry_run else self.book.keep(plan)
+
+    def want(self, reason: PlanReason) -> None:
+        """A round soon."""
+        self._wanted = reason
+        self._wake.set()
+
+    # ---------------------------------------------------------------- activating
+
+    def activate(self, version: int, *, by_hand: bool = True) -> Activated:
+        """Puts a kept plan in force. Raises KeyError, DoesNotFit."""
+        now = time.time()
+        plan = self.book.get(version, now)
+        if plan is None:
+            raise KeyError(version)
+        shares = fit(plan, self._live_workers(), self._names())
+        expires_at = plan.expires_at
+        if by_hand:  # also a roll back to one whose time is over
+            expires_at = max(expires_at, now + plan.expires_at - plan.made_at)
+        before = self._place(plan.placement)
+        if plan.making is PlanMaking.SHARES:
+            self._install([(share.worker, share.size) for share in shares], expires_at - now)
+        else:
+            self._withdraw_shares(shares)
+        self.book.put_in_force(version, expires_at)
+        self._activated += 1
+        self._on_event(
+            "plan_activated", version=version, placement=plan.placement, making=plan.making, by_hand=by_hand
+        )
+        log.info("plan %d is in force: %s, %s", version, plan.making.value, plan.placement)
+        self._wake.set()  # for the time at which it expires
+        current = self.book.get(version, now)
+        assert current is not None
+        return Activated(plan=current, placement_before=before, fleet=tuple(_told(share) for share in shares))
+
+    # ---------------------------------------------------------------- the task
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._run(), name="plan-keeper")
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+
+    async def _run(self) -> None:
+        last_round = time.monotonic() - self._period_s + LEAST_PAUSE_S
+        while True:
+            await self._wait(last_round)
+            self._drop_expired()
+            reason = self._due(last_round)
+            if reason is None:
+                continue
+            if reason is PlanReason.WORKERS:
+                await asyncio.sleep(SETTLE_S)
+            self._wanted = None
+            last_round = time.monotonic()
+            await self._round(reason)
+
+    async def _wait(self, last_round: float) -> None:
+        """Until something is wanted, the period is over, or the plan in force expires."""
+        wait = last_round + (LEAST_PAUSE_S if self._wanted else self._period_s) - time.monotonic()
+        if (in_force := self.book.in_force) is not None:
+            wait = min(wait, in_force.expires_at - time.time())
+        try:
+            async with asyncio.timeout(max(0.01, wait)):
+                if self._wanted is None:
+                    await self._wake.wait()
+                else:
+                    await asyncio.Event().wait()
+        except TimeoutError:
+            pass
+        self._wake.clear()
+
+    def _due(self, last_round: float) -> PlanReason | None:
+        if not self._automatic or self._client is None:
+            self._wanted = None
+            return None
+        since = time.monotonic() - last_round
+        if self._wanted is not None:
+            return self._wanted if since >= LEAST_PAUSE_S else None
+        return PlanReason.PERIOD if since >= self._period_s else None
+
+    async def _round(self, reason: PlanReason) -> None:
+        """Plans what is live, and activates the plan unless an operator placed otherwise."""
+        assert self._client is not None
+        if self._client.pause_s > 0 or not self.may_place() or len(self._core.active()) < LEAST_TO_PLAN:
+            return
+        try:
+            plan = await self.compute(PlanCompute(), reason)
+            if plan.version is not None and self.may_place():
+                self.activate(plan.version, by_hand=False)
+        except (NoPlanner, PlannerRefused, DoesNotFit) as error:
+            log.warning("no new plan: %s", error)
+            self._on_event("plan_failed", reason=reason, why=str(error))
+
+    def may_place(self) -> bool:
+        """Whether the placement in force is the default or what a plan has put there."""
+        return self._core.policy()["placement"] in (DEFAULT_PLACEMENT, self._own_placement)
+
+    def _drop_expired(self) -> None:
+        plan = self.book.in_force
+        if plan is None or time.time() < plan.expires_at:
+            return
+        self.book.take_out_of_force()
+        self._expired += 1
+        if self.may_place():
+            self._place(plan.fallback_placement)
+        self._on_event("plan_expired", version=plan.version, placement=plan.fallback_placement)
+        log.warning("plan %s has expired; placement is %s", plan.version, plan.fallback_placement)
+
+    # ---------------------------------------------------------------- inside
+
+    def _place(self, placement: str) -> str:
+        """Puts a placement in force; returns the one before."""
+        before = str(self._core.policy()["placement"])
+        if before != placement:
+            self._core.change_policy({"placement": placement})
+        self._own_placement = placement
+        return before
+
+    def _install(self, shares: Sequence[tuple[int, int]], seconds: float) -> None:
+        self._serial += 1
+        self._core.install_plan(self._serial, shares, ttl_ms=max(1, round(1000 * seconds)))
+
+    def _withdraw_shares(self, shares: Sequence[FittedShare]) -> None:
+        """The core knows no plan without shares: one whose time is over at once takes the place of the
+        last.
+        """
+        if self._serial:
+            self._serial += 1
+            self._core.install_plan(self._serial, [(share.worker, share.size) for share in shares], ttl_ms=0)
+
+    def _live_workers(self) -> list[dict[str, Any]]:
+        return [view for view in self._core.worker_views() if view["state"] == "active"]
+
+    def _names(self) -> dict[int, str]:
+        found = {view["worker"]: self._worker_name(view["worker"]) for view in self._core.worker_views()}
+        return {worker: name for worker, name in found.items() if name is not None}
+
+    def _request(self, asked: PlanCompute, reason: PlanReason) -> PlanningRequest:
+        names = self._names()
+        workers = tuple(
+            PlanWorker(
+                id=view["worker"],
+                name=names.get(view["worker"], str(view["worker"])),
+                homed=view["homed"],
+                homed_remaining=view["homed_remaining"],
+                **{
+                    name: view[name]
+                    for name in (
+                        "degree",
+                        "slots",
+                        "kv_tokens",
+                        "token_us",
+                        "token_us_per_seq",
+                        "token_us_per_context_token",
+                        "prefill_tokens_per_s",
+                    )
+                },
+            )
+            for view in self._live_workers()
+        )
+        return PlanningRequest.model_construct(
+            asked=asked,
+            reason=reason,
+            workers=workers,
+            active=() if asked.lengths is not None else self._active(),
+            policy=self._core.policy(),
+        )
+
+    def _active(self) -> tuple[ActiveTrajectory, ...]:
+        rows = self._core.active()
+        if len(rows) > MAX_LENGTHS:
+            rows = sorted(rows, key=lambda row: -row[1])[:MAX_LENGTHS]
+        found = []
+        for handle, remaining, sigma, context, generated, _ in rows:
+            live = self._trajectory(handle)
+            if live is None:
+                continue
+            # Not validated: the core's own numbers, and there may be many.
+            found.append(
+                ActiveTrajectory.model_construct(
+                    tenant=live.tenant,
+                    trajectory_id=live.trajectory_id,
+                    group_id=live.group_id,
+                    remaining=float(remaining),
+                    sigma=sigma,
+                    context_tokens=context,
+                    generated=generated,
+                )
+            )
+        return tuple(found)
+
+
+def _told(share: FittedShare) -> str:
+    return f"{share.name} (MP degree {share.degree}): {share.size} trajectories"

@@ -1,0 +1,198 @@
+"""Plans over the admin API, with a real planner: computed, kept, activated, explained, expired."""
+
+import asyncio
+import random
+import time
+from typing import Any
+
+import pytest
+from heddle_contracts.planning import Plan, PlanExplained, PlanList
+
+
+async def say(gateway: Any, trajectory: str) -> None:
+    answer = await gateway.chat(headers={"x-heddle-trajectory-id": trajectory})
+    assert answer.status_code == 200, answer.text
+
+
+@pytest.fixture
+async def planned(new_gateway: Any, new_worker: Any, real_planner: str) -> Any:
+    """A gateway with a planner and two workers of MP degree 1 and 2, six live trajectories; plans by hand."""
+    workers = [await new_worker() for _ in range(2)]
+    workers[1].features["tp_size"] = 2
+    gateway = await new_gateway(*workers, planner=real_planner, auto_plan=False)
+    for number in range(6):
+        await say(gateway, f"t{number}")
+    return gateway
+
+
+async def make(gateway: Any, **asked: Any) -> Plan:
+    answer = await gateway.client.post("/admin/v1/plans", json=asked, timeout=60.0)
+    assert answer.status_code in (200, 201), answer.text
+    return Plan.model_validate_json(answer.content)
+
+
+async def plans(gateway: Any) -> PlanList:
+    return PlanList.model_validate_json((await gateway.client.get("/admin/v1/plans")).content)
+
+
+async def test_what_is_live_is_planned_kept_and_put_in_force(planned: Any) -> None:
+    plan = await make(planned)
+    assert (plan.version, plan.live, plan.trajectories, plan.state) == (1, True, 6, "candidate")
+    assert sorted(plan.shape) == [1, 2]
+    assert (await planned.client.get("/admin/v1/plans/current")).status_code == 404
+    done = (await planned.client.post("/admin/v1/plans/1/activate")).json()
+    assert done["plan"]["state"] == "current"
+    assert len(done["fleet"]) == 2
+    current = (await planned.client.get("/admin/v1/plans/current")).json()
+    assert current["version"] == 1
+    stats = planned.parts.driver.stats()
+    assert (stats["plan_version"] > 0) == (plan.making == "shares")
+    assert planned.parts.driver.policy()["placement"] == plan.placement
+    await say(planned, "t0")
+    assert planned.parts.driver.audit() == []
+
+
+async def test_a_dry_run_is_not_kept(planned: Any) -> None:
+    plan = await make(planned, dry_run=True)
+    assert plan.version is None
+    assert (await plans(planned)).items == ()
+
+
+async def test_given_lengths_are_planned_by_index(planned: Any) -> None:
+    draw = random.Random(4)
+    lengths = [draw.lognormvariate(8, 1.2) for _ in range(6_400)]
+    plan = await make(planned, lengths=lengths, gpus=64, degrees=[1, 2, 4, 8])
+    assert sum(plan.shape) <= 64
+    placed = [index for members in plan.members for index in members]
+    assert sorted(placed) == list(range(6_400))
+    listed = await plans(planned)
+    assert listed.items[0].members == ()
+    assert listed.planner == "ready"
+    refused = await planned.client.post(f"/admin/v1/plans/{plan.version}/activate")
+    assert refused.status_code == 409
+    assert "MP degree" in refused.json()["detail"]
+
+
+async def test_a_plan_for_given_lengths_of_the_live_shape_can_be_put_in_force(planned: Any) -> None:
+    plan = await make(planned, lengths=[9_000, 800, 700, 600], workers=[2, 1])
+    done = await planned.client.post(f"/admin/v1/plans/{plan.version}/activate")
+    assert done.status_code == 200, done.text
+    assert sum(int(share.rsplit(": ")[1].split()[0]) for share in done.json()["fleet"]) == 4
+
+
+async def test_an_older_plan_can_be_rolled_back_to(planned: Any) -> None:
+    for _ in range(2):
+        version = (await make(planned)).version
+        assert (await planned.client.post(f"/admin/v1/plans/{version}/activate")).status_code == 200
+    assert (await plans(planned)).current == 2
+    assert (await planned.client.post("/admin/v1/plans/1/activate")).status_code == 200
+    listed = await plans(planned)
+    assert listed.current == 1
+    assert [(plan.version, plan.state) for plan in listed.items] == [(2, "replaced"), (1, "current")]
+
+
+async def test_a_plan_is_explained_in_words(planned: Any) -> None:
+    plan = await make(planned)
+    answer = await planned.client.get(f"/admin/v1/plans/{plan.version}/explain?trajectories=3")
+    told = PlanExplained.model_validate_json(answer.content)
+    assert len(told.workers) == 2
+    assert len(told.trajectories) == 3
+    assert told.trajectories[0].rank is not None
+    assert "makespan" in told.words
+    assert "6 trajectories on 2 workers" in told.summary
+    assert len(told.alternatives) == 4
+    assert "nan" not in answer.text.lower()
+
+
+@pytest.mark.parametrize(
+    ("asked", "status", "field"),
+    [
+        ({"lengths": []}, 422, "lengths"),
+        ({"lengths": [1, -1], "gpus": 2}, 422, "lengths.1"),
+        ({"lengths": [1], "gpus": 2, "degrees": [16]}, 422, "degrees"),
+        ({"lengths": [1], "gpus": 2, "solver": "magic"}, 422, "solver"),
+        ({"lengths": [1], "gpus": 2, "profile": "../../etc/passwd"}, 422, "profile"),
+        ({"gpus": 4}, 422, "gpus"),
+        ({"colour": 1}, 422, "colour"),
+    ],
+    ids=str,
+)
+async def test_what_cannot_be_planned_is_refused_by_field(
+    planned: Any, asked: Any, status: int, field: str
+) -> None:
+    answer = await planned.client.post("/admin/v1/plans", json=asked)
+    assert (answer.status_code, answer.json()["field"]) == (status, field), answer.text
+    assert (await plans(planned)).items == ()
+
+
+async def test_plans_that_are_not_there_are_404(planned: Any) -> None:
+    for method, path in (("GET", "/7"), ("POST", "/7/activate"), ("GET", "/7/explain"), ("GET", "/current")):
+        answer = await planned.client.request(method, f"/admin/v1/plans{path}")
+        assert answer.status_code == 404
+        assert answer.json()["fix"]
+
+
+async def test_plans_are_made_and_put_in_force_without_being_asked(
+    new_gateway: Any, worker: Any, new_worker: Any, real_planner: str, until: Any
+) -> None:
+    gateway = await new_gateway(worker, planner=real_planner, plan_period_s=0.3)
+    for number in range(4):
+        await say(gateway, f"t{number}")
+    book = gateway.parts.planning.keeper.book
+    await until(lambda: book.current(time.time()) is not None, "a plan in force")
+    second = await new_worker()
+    added = await gateway.client.post("/admin/v1/workers", json={"url": second.url})
+    assert added.status_code == 201
+
+    def has_both() -> bool:
+        plan = book.current(time.time())
+        return plan is not None and len(plan.shares) == 2
+
+    await until(has_both, "a plan for both workers")
+    await say(gateway, "t0")
+    assert gateway.parts.driver.audit() == []
+
+
+async def test_an_operator_who_chose_a_placement_is_not_overruled(
+    new_gateway: Any, worker: Any, real_planner: str, until: Any
+) -> None:
+    gateway = await new_gateway(
+        worker, planner=real_planner, plan_period_s=0.2, policy={"placement": "round_robin"}
+    )
+    for number in range(4):
+        await say(gateway, f"t{number}")
+    keeper = gateway.parts.planning.keeper
+    assert not keeper.may_place()
+    plan = await make(gateway)
+    assert keeper.book.current(time.time()) is None
+    assert gateway.parts.driver.policy()["placement"] == "round_robin"
+    assert (await gateway.client.post(f"/admin/v1/plans/{plan.version}/activate")).status_code == 200
+    assert gateway.parts.driver.policy()["placement"] == plan.placement, "but by hand it is"
+
+
+async def test_an_expired_plan_leaves_the_placement_that_rehearsed_best_without_shares(
+    planned: Any, until: Any
+) -> None:
+    plan = await make(planned)
+    keeper = planned.parts.planning.keeper
+    kept = keeper.book.get(plan.version, time.time())
+    short = kept.model_copy(update={"expires_at": time.time() + 0.3, "made_at": time.time() + 0.1})
+    version = keeper.book.keep(short.model_copy(update={"fallback_placement": "sticky"})).version
+    keeper.activate(version, by_hand=False)
+    await until(lambda: keeper.book.in_force is None, "the plan to expire")
+    assert planned.parts.driver.policy()["placement"] == "sticky"
+    assert (await plans(planned)).items[0].state == "expired"
+    again = await planned.client.post(f"/admin/v1/plans/{version}/activate")
+    assert again.status_code == 200
+    assert planned.parts.driver.policy()["placement"] == plan.placement
+
+
+async def test_a_planner_that_dies_leaves_the_plan_until_it_expires(
+    new_gateway: Any, worker: Any, fake_planner: Any
+) -> None:
+    gateway = await new_gateway(worker, planner=fake_planner.url, auto_plan=False)
+    await fake_planner.stop()
+    answer = await gateway.client.post("/admin/v1/plans", json={})
+    assert answer.status_code == 503
+    assert (await gateway.client.get("/ready")).json()["planner"] == "away"
+    await asyncio.gather(*(say(gateway, f"t{number}") for number in range(4)))
