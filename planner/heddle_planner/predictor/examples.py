@@ -16,9 +16,11 @@ from heddle_planner.predictor.siblings import MOST_SIBLINGS, Sibling
 
 
 def make_examples(
-    trajectories: Sequence[Trajectory], tasks: Sequence[str], *, group: str = ""
+    trajectories: Sequence[Trajectory], tasks: Sequence[str], *, group: str = "", first_number: int = 0
 ) -> list[Example]:
-    """Before each step of each trajectory, in order. ``group`` goes before task names, to keep sets apart."""
+    """Before each step of each trajectory, in order. ``group`` goes before task names and trajectories are
+    numbered from ``first_number``, to keep sets apart.
+    """
     by_task: dict[str, list[int]] = {}
     for index, task in enumerate(tasks):
         by_task.setdefault(task, []).append(index)
@@ -33,7 +35,13 @@ def make_examples(
                 (
                     index,
                     [
-                        Example(moment, float(tokens), f"{group}{task}", index, trajectories[index].finished)
+                        Example(
+                            moment,
+                            float(tokens),
+                            f"{group}{task}",
+                            first_number + index,
+                            trajectories[index].finished,
+                        )
                         for moment, tokens in zip(moments, left, strict=True)
                     ],
                 )
