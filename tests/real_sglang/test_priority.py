@@ -1,0 +1,163 @@
+"""Order and preemption on a real SGLang with two slots; the gateway's order is the engine's."""
+
+import threading
+import uuid
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from .workers import SLOTS, Answer, Worker, client, gateway, wait_until
+
+NewTokens = Callable[[int], list[int]]
+
+
+class Crowd:
+    """Requests of one engine in threads; notes the order in which they end."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self._pool = ThreadPoolExecutor(16)
+        self._lock = threading.Lock()
+        self.ended: list[str] = []
+        self.answers: dict[str, Future[Answer]] = {}
+
+    def __enter__(self) -> "Crowd":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown()
+
+    def ask(self, name: str, tokens: list[int], new: int, priority: int, rid: str | None = None) -> None:
+        """Returns when the engine has the request."""
+
+        def run() -> Answer:
+            # With logprobs SGLang computes a preempted request's decoded tokens again whatever the cache has.
+            answer = self._worker.generate(
+                tokens, new, priority=priority, rid=rid or uuid.uuid4().hex, return_logprob=False
+            )
+            with self._lock:
+                self.ended.append(name)
+            return answer
+
+        before = self._live() + len(self.ended)
+        self.answers[name] = self._pool.submit(run)
+        wait_until(lambda: self._live() + len(self.ended) > before, f"{name} on the engine")
+
+    def _live(self) -> int:
+        load = self._worker.loads()
+        live: int = load["num_running_reqs"] + load["num_waiting_reqs"]
+        return live
+
+    def all(self) -> dict[str, Answer]:
+        return {name: answer.result() for name, answer in self.answers.items()}
+
+
+def fill(crowd: Crowd, new_tokens: NewTokens, priority: int, new: int) -> None:
+    for slot in range(SLOTS):
+        crowd.ask(f"blocker {slot}", new_tokens(24), new, priority)
+
+
+def test_of_those_that_wait_the_higher_priority_goes_first(worker_a: Worker, new_tokens: NewTokens) -> None:
+    with Crowd(worker_a) as crowd:
+        fill(crowd, new_tokens, 300, 400)
+        for priority in (10, 40, 20, 50, 30):
+            crowd.ask(f"{priority}", new_tokens(16), 40, priority)
+        crowd.all()
+    waited = [name for name in crowd.ended if not name.startswith("blocker")]
+    # Two slots: of two neighbours in the order either may end first.
+    places = [waited.index(str(priority)) for priority in (50, 40, 30, 20, 10)]
+    assert all(abs(place - rank) <= 1 for rank, place in enumerate(places)), waited
+
+
+def test_a_much_higher_priority_preempts_and_a_slightly_higher_waits(
+    worker_a: Worker, new_tokens: NewTokens
+) -> None:
+    with Crowd(worker_a) as crowd:
+        fill(crowd, new_tokens, 20, 600)
+        crowd.ask("slightly", new_tokens(16), 8, 25)
+        crowd.ask("much", new_tokens(16), 8, 100)
+        answers = crowd.all()
+    assert crowd.ended[0] == "much"
+    retracted = [answers[f"blocker {slot}"].meta["num_retractions"] for slot in range(SLOTS)]
+    assert sorted(retracted) == [0, 1]
+    assert answers["slightly"].meta["num_retractions"] == 0
+
+
+def test_what_a_preempted_request_had_decoded_is_not_computed_again(
+    worker_a: Worker, new_tokens: NewTokens
+) -> None:
+    prompts = [new_tokens(24), new_tokens(24)]
+    with Crowd(worker_a) as crowd:
+        for slot, prompt in enumerate(prompts):
+            crowd.ask(f"blocker {slot}", prompt, 900, 20)
+        wait_until(lambda: worker_a.loads()["num_used_tokens"] > 400, "the blockers to have decoded")
+        uncached = worker_a.loads()["total_prefill_uncached_tokens"]
+        crowd.ask("urgent", new_tokens(16), 4, 100)
+        answers = crowd.all()
+        computed = worker_a.loads()["total_prefill_uncached_tokens"] - uncached
+    [victim] = [slot for slot in range(SLOTS) if answers[f"blocker {slot}"].meta["num_retractions"]]
+    # The urgent one's 16, and of the victim no more than a page and the step that was in flight.
+    assert computed <= 16 + 2 * 16
+    wait_until(worker_a.is_idle, "an idle engine")
+    alone = worker_a.generate(prompts[victim], 900, return_logprob=False)
+    assert alone.output == answers[f"blocker {victim}"].output
+
+
+def test_the_shim_changes_the_priority_of_what_waits_or_is_still_to_come(
+    worker_a: Worker, new_tokens: NewTokens
+) -> None:
+    low, coming = uuid.uuid4().hex, uuid.uuid4().hex
+    with Crowd(worker_a) as crowd:
+        fill(crowd, new_tokens, 300, 500)
+        crowd.ask("low", new_tokens(16), 40, 10, low)
+        crowd.ask("high", new_tokens(16), 40, 40)
+        said = worker_a.ask_shim("POST", "/shim/v1/priorities", {"priorities": {low: 60, coming: 90}})
+        assert said == {"applied": 1, "remembered": 1}
+        crowd.ask("middle", new_tokens(16), 40, 30)
+        crowd.ask("coming", new_tokens(16), 40, 5, coming)
+        crowd.all()
+    waited = [name for name in crowd.ended if not name.startswith("blocker")]
+    assert set(waited[:2]) == {"low", "coming"}, waited
+    assert waited[-1] == "middle" or waited[-2] == "middle"
+
+
+def test_a_priority_that_cannot_be_read_is_refused_by_name(worker_a: Worker) -> None:
+    with client(worker_a.shim_url) as http:
+        refused = http.post("/shim/v1/priorities", json={"priorities": {"x": "soon"}})
+    assert refused.status_code == 422
+    assert refused.json()["field"] == "priorities.x"
+
+
+def test_the_gateways_order_is_the_engines(worker_a: Worker, tmp_path: Path) -> None:
+    """Longest first: trajectories with a longer predicted rest overtake, in the gateway and on the engine."""
+    order: list[str] = []
+    lock = threading.Lock()
+
+    def ask(http: Any, trajectory: str, new: int) -> None:
+        body = {
+            "model": "tiny",
+            "messages": [{"role": "user", "content": f"{trajectory} import os"}],
+            "max_tokens": new,
+            "temperature": 0,
+            "ignore_eos": True,
+        }
+        answer = http.post("/v1/chat/completions", json=body, headers={"x-heddle-trajectory": trajectory})
+        assert answer.status_code == 200, answer.text
+        with lock:
+            order.append(trajectory)
+
+    with gateway(tmp_path, "--worker", worker_a.url, "--order", "longest_first") as http:
+        wait_until(lambda: http.get("/ready").json()["workers"]["active"] == 1, "the worker in service")
+        with ThreadPoolExecutor(8) as pool:
+            # Each has a first step whose length says how long its trajectory is.
+            for trajectory, length in (("short", 4), ("middle", 60), ("long", 200)):
+                pool.submit(ask, http, trajectory, length).result()
+            order.clear()
+            blockers = [pool.submit(ask, http, f"blocker{slot}", 500) for slot in range(SLOTS)]
+            wait_until(lambda: worker_a.loads()["num_running_reqs"] == SLOTS, "both slots taken")
+            rest = [pool.submit(ask, http, one, 24) for one in ("short", "middle", "long")]
+            for one in [*blockers, *rest]:
+                one.result()
+    waited = [one for one in order if not one.startswith("blocker")]
+    assert waited.index("long") < waited.index("short"), order
