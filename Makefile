@@ -81,6 +81,7 @@ bench-tools: ## Build the compiled load generator and mock upstream
 bench: install bench-tools ## Decision core, wire, and gateway against direct and sglang-router
 	$(CARGO) bench --quiet --locked --manifest-path $(MANIFEST) -p heddle-core
 	$(BIN)/python benchmarks/bench_wire.py
+	$(BIN)/python benchmarks/bench_kv_transport.py
 	$(BIN)/heddle bench gateway --peer sglang-router --json out/bench-gateway.json
 
 .PHONY: clean

@@ -12,7 +12,7 @@ from heddle_contracts.kv import KvNamespace, MigrationFault
 from heddle_shim.transfer.engine_side import Offer, PageSink
 from heddle_shim.transfer.faults import TransferFault
 from heddle_shim.transfer.frames import HEADER, PREAMBLE, FrameType, pack_missing, pack_offer, unpack_missing
-from heddle_shim.transfer.page_file import PageBytes
+from heddle_shim.transfer.page_file import PageBytes, Part
 from heddle_shim.transfer.tcp import TcpTransport
 from heddle_shim.transfer.tcp_receiver import MAX_ARRIVALS, TcpReceiver
 from heddle_shim.transfer.transport import Progress
@@ -32,9 +32,9 @@ class MemorySource:
         self.hashes = tuple(hashes)
         self.reads: list[int] = []
 
-    async def read(self, index: int) -> Sequence[PageBytes]:
+    async def read(self, index: int) -> Sequence[Part]:
         self.reads.append(index)
-        return page(self.namespace, index)
+        return [Part.of(data) for data in page(self.namespace, index)]
 
     async def close(self) -> None: ...
 
@@ -188,7 +188,7 @@ class SlowSink:
     def missing(self) -> list[int]:
         return [index for index in range(self.pages) if index not in self.written]
 
-    async def write(self, index: int, parts: Sequence[PageBytes]) -> None:
+    async def write(self, index: int, parts: Sequence[Part]) -> None:
         await self.go.wait()
         self.written.append(index)
 

@@ -199,12 +199,13 @@ class Engine:
         if not started:
             return 0
         pages = self.pool.page_size * len(started)
-        prefill = sum(generation.target - generation.computed for generation in started)
+        prefill: int = sum(max(0, generation.target - generation.computed) for generation in started)
         believed = sum(map(reserved_output, started)) * self._ratio.value
         # Whatever the estimate, the one that may go on longest can.
         longest = max(generation.still_allowed for generation in started)
         step = self._decoding.kv_for_this_step()
-        return max(step, math.ceil(max(believed, longest)) + max(0, prefill) + pages)
+        growth = math.ceil(max(believed, longest))
+        return max(step, growth + prefill + pages)
 
     def throughput(self) -> float:
         """Output tokens per simulated second right now."""

@@ -23,7 +23,7 @@ from heddle_shim.emulator.tokens import ID_BYTES, count, pack, unpack
 from heddle_shim.page_hashes import page_hashes
 from heddle_shim.transfer.engine_side import EngineState, Offer
 from heddle_shim.transfer.faults import TransferFault
-from heddle_shim.transfer.page_file import PageBytes
+from heddle_shim.transfer.page_file import Part
 
 WEIGHT_VERSION: Final = "default"
 MAX_LEAVING: Final = 64
@@ -197,11 +197,11 @@ class EmulatedSource:
         self._page = namespace.layout.page_size
         self.hashes: Final = tuple(page_hashes(unpack(tokens), self._page))
 
-    async def read(self, index: int) -> Sequence[PageBytes]:
+    async def read(self, index: int) -> Sequence[Part]:
         await self._side.send(self._page, last=index + 1 == len(self.hashes))
         start = index * self._page * ID_BYTES
         tokens = self._tokens[start : start + self._page * ID_BYTES]
-        return make_page(self.namespace.layout, self.hashes[index], tokens)
+        return [Part.of(data) for data in make_page(self.namespace.layout, self.hashes[index], tokens)]
 
     async def close(self) -> None:
         if self._hold is not None:
@@ -222,8 +222,8 @@ class EmulatedSink:
     def missing(self) -> list[int]:
         return [index for index in range(len(self._hashes)) if index not in self._pages]
 
-    async def write(self, index: int, parts: Sequence[PageBytes]) -> None:
-        tokens = tokens_of_page(self._layout, self._hashes[index], parts)
+    async def write(self, index: int, parts: Sequence[Part]) -> None:
+        tokens = tokens_of_page(self._layout, self._hashes[index], [part.data for part in parts])
         if tokens is None:
             raise TransferFault(MigrationFault.CHECKSUM, f"page {index} is not the one its hash names")
         last = len(self._pages) + 1 == len(self._hashes)

@@ -10,7 +10,7 @@ from typing import Literal, Protocol
 
 from heddle_contracts.kv import EngineFacts, KvNamespace, MigrationRequest
 
-from heddle_shim.transfer.page_file import PageBytes
+from heddle_shim.transfer.page_file import Part
 
 EngineState = Literal["starting", "ready", "busy", "dead"]
 
@@ -36,8 +36,9 @@ class PageSource(Protocol):
     @property
     def hashes(self) -> Sequence[str]: ...
 
-    async def read(self, index: int) -> Sequence[PageBytes] | None:
-        """The parts of a page (``KvLayout.parts``); None if it is gone: the prefix then ends before it.
+    async def read(self, index: int) -> Sequence[Part] | None:
+        """The parts of a page (``KvLayout.parts``); None if it is gone: the prefix then ends before it. The
+        second read after this one may overwrite them.
 
         Raises:
             TransferFault: the weights have changed, or the engine is gone.
@@ -53,8 +54,9 @@ class PageSink(Protocol):
     def missing(self) -> list[int]:
         """Indices of pages that are not here yet, rising."""
 
-    async def write(self, index: int, parts: Sequence[PageBytes]) -> None:
-        """Stores a page, given in the source's layout. The parts may be reused after the call.
+    async def write(self, index: int, parts: Sequence[Part]) -> None:
+        """Stores a page, given in the source's layout and with checksums that were found right. The parts
+        may be reused after the call.
 
         Raises:
             TransferFault: no room after all, or the weights have changed.

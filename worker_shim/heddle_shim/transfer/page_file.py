@@ -7,13 +7,24 @@ checksum is for what a rename cannot promise: memory that went bad, a file that 
 import os
 import struct
 import zlib
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 HEADER: Final = struct.Struct("<8sQI4x")
 """Magic, bytes of the page, CRC-32 of them."""
 MAGIC: Final = b"HEDDLE01"
 
 PageBytes: TypeAlias = bytes | bytearray | memoryview
+
+
+class Part(NamedTuple):
+    """One part of a page with its checksum, which travels with it so that it is computed once."""
+
+    data: PageBytes
+    crc: int
+
+    @classmethod
+    def of(cls, data: PageBytes) -> "Part":
+        return cls(data, checksum(data))
 
 
 class PageBroken(Exception):
@@ -30,14 +41,14 @@ def checksum(data: PageBytes) -> int:
     return zlib.crc32(data)
 
 
-def write_page(fd: int, data: PageBytes) -> None:
-    """Writes header and bytes at the start of ``fd``.
+def write_page(fd: int, data: PageBytes, crc: int) -> None:
+    """Writes header and bytes, whose checksum is ``crc``, at the start of ``fd``.
 
     Raises:
         OSError: no space is left, or the write failed; the file is then of no use.
     """
     view = memoryview(data).cast("B")
-    parts: list[memoryview] = [memoryview(HEADER.pack(MAGIC, len(view), checksum(view))), view]
+    parts: list[memoryview] = [memoryview(HEADER.pack(MAGIC, len(view), crc)), view]
     at = 0
     while parts:
         at += (written := os.pwritev(fd, parts, at))
@@ -61,8 +72,8 @@ def read_page(fd: int) -> bytearray:
     return data
 
 
-def read_page_into(fd: int, buffer: PageBytes) -> None:
-    """Fills ``buffer``, which must have the length of the page.
+def read_page_into(fd: int, buffer: PageBytes) -> int:
+    """Fills ``buffer``, which must have the length of the page; returns the page's checksum.
 
     Raises:
         PageBroken: header, length or checksum do not fit; the buffer may have been written to.
@@ -79,3 +90,4 @@ def read_page_into(fd: int, buffer: PageBytes) -> None:
         raise PageBroken(f"a page of {length} bytes where {len(view)} were expected")
     if checksum(view) != crc:
         raise PageBroken("its checksum does not fit")
+    return int(crc)

@@ -11,6 +11,8 @@ from heddle_contracts.kv import KvNamespace
 from heddle_shim.transfer.page_file import (
     PageBroken,
     PageBytes,
+    Part,
+    checksum,
     file_size,
     read_page,
     read_page_into,
@@ -32,9 +34,16 @@ class PageShelf:
         self._store = store
         self._directory = str(directory)
 
-    def put(self, page_hash: str, part: int, data: PageBytes, promise: "Promise | None" = None) -> bool:
+    def put(
+        self,
+        page_hash: str,
+        part: int,
+        data: PageBytes,
+        promise: "Promise | None" = None,
+        crc: int | None = None,
+    ) -> bool:
         """Stores one part of a page; False, and nothing stored, without room. Space of ``promise`` is
-        used first.
+        used first. ``crc``: the part's checksum, where it is known.
         """
         path = self._path(page_hash, part)
         if os.path.exists(path):
@@ -45,7 +54,7 @@ class PageShelf:
             return False
         fd, staging = staged
         try:
-            write_page(fd, data)
+            write_page(fd, data, checksum(data) if crc is None else crc)
             # The kernel's own time stamps are too coarse to order pages that are written together.
             now = time.time_ns()
             os.utime(fd, ns=(now, now))
@@ -75,16 +84,18 @@ class PageShelf:
         """Fills ``buffer``, whose length must be the page's; False if the page is not there, is broken (it is
         removed) or has another length. The buffer may then have been written to.
         """
+        return self.read_part(page_hash, part, buffer) is not None
+
+    def read_part(self, page_hash: str, part: int, buffer: PageBytes) -> Part | None:
+        """As ``read_into``; returns the buffer with its checksum."""
         fd = self._open(page_hash, part)
         if fd is None:
-            return False
+            return None
         try:
-            read_page_into(fd, buffer)
+            return Part(buffer, read_page_into(fd, buffer))
         except PageBroken:
             self._remove(page_hash, part)
-            return False
-        else:
-            return True
+            return None
         finally:
             os.close(fd)
 

@@ -8,7 +8,7 @@ from heddle_contracts.kv import KvNamespace, MigrationFault
 
 from heddle_shim.transfer.engine_side import Offer
 from heddle_shim.transfer.faults import TransferFault
-from heddle_shim.transfer.page_file import PageBytes, file_size
+from heddle_shim.transfer.page_file import Part, file_size
 from heddle_shim.transfer.page_store import PageStore
 from heddle_shim.transfer.reshard import reshard
 
@@ -29,6 +29,9 @@ class StoredSource:
         self._shelf = store.shelf(namespace)
         self._parts = range(namespace.layout.parts)
         self._pin = f"source/{pin}"
+        size = namespace.layout.rank_page_bytes
+        self._buffers = [[bytearray(size) for _ in self._parts] for _ in range(2)]
+        self._turn = 0
         # Pinned before counted: what is found stays.
         store.pin(self._pin, namespace, hashes, seconds + PIN_MARGIN_S)
         self.hashes: Final = tuple(hashes[: self._shelf.prefix(hashes, self._parts)])
@@ -39,17 +42,19 @@ class StoredSource:
                 f"none of the {len(hashes)} pages of this prefix is in the store of the source",
             )
 
-    async def read(self, index: int) -> Sequence[PageBytes] | None:
-        return await asyncio.to_thread(self._read, self.hashes[index])
+    async def read(self, index: int) -> Sequence[Part] | None:
+        # Two sets of buffers in turn: memory that is new for each page costs more than the copy into it.
+        self._turn = 1 - self._turn
+        return await asyncio.to_thread(self._read, self.hashes[index], self._buffers[self._turn])
 
-    def _read(self, page_hash: str) -> Sequence[PageBytes] | None:
+    def _read(self, page_hash: str, buffers: Sequence[bytearray]) -> Sequence[Part] | None:
         current = self._store.weight_version
         if current is not None and current != self.namespace.weight_version:
             raise TransferFault(
                 MigrationFault.WEIGHTS_CHANGED,
                 f"weight_version: {self.namespace.weight_version} when the move began, {current} now",
             )
-        found = [self._shelf.get(page_hash, part) for part in self._parts]
+        found = [self._shelf.read_part(page_hash, part, buffers[part]) for part in self._parts]
         whole = [part for part in found if part is not None]
         return whole if len(whole) == len(found) else None
 
@@ -95,18 +100,21 @@ class StoredSink:
             if not all(self._shelf.has(page, part) for part in self._parts)
         ]
 
-    async def write(self, index: int, parts: Sequence[PageBytes]) -> None:
+    async def write(self, index: int, parts: Sequence[Part]) -> None:
         await asyncio.to_thread(self._write, self._hashes[index], parts)
 
-    def _write(self, page_hash: str, parts: Sequence[PageBytes]) -> None:
+    def _write(self, page_hash: str, parts: Sequence[Part]) -> None:
         current = self._store.weight_version
         if current is not None and current != self._namespace.weight_version:
             raise TransferFault(
                 MigrationFault.WEIGHTS_CHANGED,
                 f"weight_version: {self._namespace.weight_version} when the move began, {current} now",
             )
-        for part, data in enumerate(reshard(self._source, self._namespace.layout, parts)):
-            if not self._shelf.put(page_hash, part, data, self._promise):
+        known = {id(one.data): one.crc for one in parts}
+        made = reshard(self._source, self._namespace.layout, [one.data for one in parts])
+        for part, data in enumerate(made):
+            # What re-sharding leaves as it was keeps its checksum.
+            if not self._shelf.put(page_hash, part, data, self._promise, known.get(id(data))):
                 raise TransferFault(MigrationFault.TARGET_FULL, "the target's shared memory is full")
 
     async def close(self, complete: int) -> None:

@@ -28,7 +28,6 @@ from heddle_shim.transfer.frames import (
     unpack_fault,
     unpack_missing,
 )
-from heddle_shim.transfer.page_file import PageBytes, checksum
 from heddle_shim.transfer.transport import Progress
 
 CONNECT_S: Final = 5.0
@@ -120,7 +119,7 @@ async def _send_pages(
     reply: asyncio.Task[Frame],
 ) -> None:
     complete = len(offer.hashes)
-    upcoming = asyncio.create_task(_read(source, missing[0])) if missing else None
+    upcoming = asyncio.create_task(source.read(missing[0])) if missing else None
     try:
         for place, index in enumerate(missing):
             assert upcoming is not None
@@ -129,29 +128,20 @@ async def _send_pages(
                 complete = index
                 break
             after = missing[place + 1] if place + 1 < len(missing) else None
-            upcoming = asyncio.create_task(_read(source, after)) if after is not None else None
-            parts, crcs = page
-            await wire.send(FrameType.PAGE, crcs, *parts, parts=len(parts), page=index)
+            upcoming = asyncio.create_task(source.read(after)) if after is not None else None
+            crcs = struct.pack(f"<{len(page)}I", *(part.crc for part in page))
+            await wire.send(FrameType.PAGE, crcs, *(part.data for part in page), parts=len(page), page=index)
             if reply.done():
                 reply.result()
                 raise ConnectionBroken("the receiver was done before it had all pages")
             progress.moved += 1
-            progress.bytes += sum(memoryview(part).nbytes for part in parts)
+            progress.bytes += sum(memoryview(part.data).nbytes for part in page)
     finally:
         if upcoming is not None:
             upcoming.cancel()
             await asyncio.gather(upcoming, return_exceptions=True)
     await wire.send(FrameType.END, page=complete)
     progress.complete = (await reply).page
-
-
-async def _read(source: PageSource, index: int) -> tuple[Sequence[PageBytes], bytes] | None:
-    """The parts of a page and their checksums, computed beside the event loop."""
-    parts = await source.read(index)
-    if parts is None:
-        return None
-    crcs = await asyncio.to_thread(lambda: [checksum(part) for part in parts])
-    return parts, struct.pack(f"<{len(crcs)}I", *crcs)
 
 
 async def _expect(wire: FrameSocket, kind: FrameType) -> Frame:

@@ -31,7 +31,7 @@ from heddle_shim.transfer.frames import (
     pack_missing,
     unpack_offer,
 )
-from heddle_shim.transfer.page_file import checksum
+from heddle_shim.transfer.page_file import Part, checksum
 
 log = logging.getLogger(__name__)
 
@@ -288,4 +288,4 @@ async def _store(sink: PageSink, index: int, parts: Sequence[memoryview], crcs: 
         raise TransferFault(
             MigrationFault.CHECKSUM, f"page {index} arrived with another checksum than it left"
         )
-    await sink.write(index, parts)
+    await sink.write(index, [Part(data, crc) for data, crc in zip(parts, found, strict=True)])
