@@ -204,7 +204,7 @@ class Engine:
         # Whatever the estimate, the one that may go on longest can.
         longest = max(generation.still_allowed for generation in started)
         step = self._decoding.kv_for_this_step()
-        growth = math.ceil(max(believed, longest))
+        growth: int = math.ceil(max(believed, longest))
         return max(step, growth + prefill + pages)
 
     def throughput(self) -> float:
