@@ -125,7 +125,7 @@ class Planning:
         live = self._driver.directory.find(trajectory_id, tenant)
         if live is None:
             return False
-        self._driver.predicted(live, mean=mean, sigma=sigma)
+        self._driver.predicted(live, mean=mean, sigma=sigma, gap_s=gap_s)
         return True
 
     async def _forecast(

@@ -202,12 +202,17 @@ class Driver:
 
     # ---------------------------------------------------------------- knowledge
 
-    def predicted(self, trajectory: LiveTrajectory, *, mean: float, sigma: float) -> None:
-        """A predictor's word: output tokens still to come, and the spread of their logarithm. What is held is
-        ranked anew. Raises ValueError for numbers that cannot be.
+    def predicted(
+        self, trajectory: LiveTrajectory, *, mean: float, sigma: float, gap_s: float | None = None
+    ) -> None:
+        """A predictor's word: output tokens still to come, the spread of their logarithm, and how long the
+        tool takes. What is held is ranked anew. Raises ValueError for numbers that cannot be.
         """
-        self._carry_out(self._core.predicted(self._clock(), trajectory.handle, mean, sigma))
-        self.feed.publish("predicted", trajectory_id=trajectory.trajectory_id, mean=mean, sigma=sigma)
+        gap_us = None if gap_s is None else round(1e6 * gap_s)
+        self._carry_out(self._core.predicted(self._clock(), trajectory.handle, mean, sigma, gap_us=gap_us))
+        self.feed.publish(
+            "predicted", trajectory_id=trajectory.trajectory_id, mean=mean, sigma=sigma, gap_s=gap_s
+        )
 
     def expect(self, trajectory: LiveTrajectory, *, mean: float, sigma: float) -> None:
         """A trajectory that was announced: it is ranked from now on. Raises ValueError for numbers that
