@@ -39,10 +39,12 @@ from heddle_gateway.identity.urls import split_path
 from heddle_gateway.live.directory import Directory, LiveTrajectory
 from heddle_gateway.live.driver import Driver, PolicyRefused, new_core
 from heddle_gateway.live.journal import JournalWriter
+from heddle_gateway.moving import MovingKv
 from heddle_gateway.planning import Planning
 from heddle_gateway.routes.admin import AdminDeps, admin_router
 from heddle_gateway.routes.admin_fleet import FleetControl
 from heddle_gateway.routes.admin_live import LiveListing
+from heddle_gateway.routes.admin_migrations import MigrationDeps, migrations_router
 from heddle_gateway.routes.data import data_endpoints
 from heddle_gateway.routes.ops import OpsDeps, ops_router
 from heddle_gateway.routes.registry import RegistryDeps, registry_router, session_router
@@ -88,6 +90,7 @@ class Gateway:
     metrics: Metrics
     steps: StepServer
     planning: Planning
+    moving: MovingKv
     shared: SharedState | None
     """None where live state stays in this process."""
 
@@ -101,22 +104,34 @@ class WorkerEvents:
         self.on_removed: Callable[[str], None] = lambda name: None
         self.on_changed: Callable[[], None] = lambda: None
         self.load_report = driver.load_report
+        self.moving: MovingKv | None = None
 
     def worker_up(self, facts: WorkerFacts) -> None:
         self._names[facts.worker_id] = facts.name
         self._driver.worker_up(facts)
+        if self.moving is not None:
+            self.moving.worker_up(facts)
         self.on_changed()
 
     def worker_draining(self, worker_id: int, generation: int) -> None:
         self._driver.worker_draining(worker_id, generation)
         self.on_changed()
 
+    def weights_updated(self, worker_id: int, generation: int, weight_version: str) -> None:
+        self._driver.weights_updated(worker_id, generation, weight_version)
+        if self.moving is not None:
+            self.moving.weights_updated(worker_id)
+
     def worker_down(self, worker_id: int, generation: int) -> None:
         self._driver.worker_down(worker_id, generation)
+        if self.moving is not None:
+            self.moving.worker_gone(worker_id)
         self.on_changed()
 
     def worker_removed(self, worker_id: int, generation: int) -> None:
         self._driver.worker_removed(worker_id, generation)
+        if self.moving is not None:
+            self.moving.worker_gone(worker_id)
         self.on_changed()
         name = self._names.pop(worker_id, None)
         if name is not None:
@@ -197,6 +212,7 @@ def create_app(settings: Settings) -> HeddleApp:
         raise StartError(f"planner: {error}") from error
     events = WorkerEvents(driver)
     events.on_changed = planning.workers_changed
+    moving = events.moving = MovingKv(driver, events.name)
     shared = _shared_state(settings, driver, events.name)
     fleet = Fleet(events, driver.live_steps_on, FleetTuning(allowed_hosts=settings.worker_hosts))
     upstream = Upstream(
@@ -216,6 +232,7 @@ def create_app(settings: Settings) -> HeddleApp:
             "upstream": upstream.stats,
             "planner": planning.stats,
             "plans": planning.keeper.stats,
+            "migrations": moving.stats,
             **({"live_state": lambda: _mirror_numbers(shared.mirror.stats())} if shared is not None else {}),
         },
     )
@@ -238,7 +255,7 @@ def create_app(settings: Settings) -> HeddleApp:
     )
     past = HistoryReader(engine)
     gateway = Gateway(
-        settings, driver, fleet, book, upstream, history, past, metrics, steps, planning, shared
+        settings, driver, fleet, book, upstream, history, past, metrics, steps, planning, moving, shared
     )
 
     app = HeddleApp(
@@ -277,6 +294,7 @@ def create_app(settings: Settings) -> HeddleApp:
     )
     for router in planning.routers(listing):
         app.include_router(router)
+    app.include_router(migrations_router(MigrationDeps(driver, moving.moves, fleet.list)))
     registry = RegistryDeps(fleet=fleet, live=FrameworkView(steps.running, driver))
     app.include_router(registry_router(registry))
     app.include_router(session_router(registry))
@@ -310,6 +328,7 @@ def _lifespan(gateway: Gateway, dispose: Callable[[], Awaitable[None]]) -> Any:
         finally:
             await gateway.planning.close()
             await gateway.fleet.close()
+            await gateway.moving.close()
             await gateway.steps.close()
             gateway.upstream.close()
             gateway.driver.close()

@@ -75,6 +75,7 @@ class Attempts:
             raise AttemptFailed("unreachable", "the worker has left the fleet")
         call = run.call
         attempt = run.attempt = Attempt(dispatch, worker, new_rid())
+        call.live.last_rid = attempt.rid
         run.tap = run.answer = None
         run.account.dispatched(worker.name, dispatch.level, time.monotonic())
         whole = not call.scan.stream

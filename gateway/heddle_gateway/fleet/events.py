@@ -32,6 +32,8 @@ class WorkerSpec:
     kv_tokens: int | None = None
     priority: PrioritySense | None = None
     api_key: str | None = field(default=None, repr=False)
+    shim_url: str | None = None
+    """Of the shim that moves its KV; no trailing slash."""
 
     def __post_init__(self) -> None:
         """Raises ValueError, naming the field. Name and key travel in headers, so no control characters."""
@@ -73,6 +75,8 @@ class WorkerFacts:
     preemption_threshold: int | None = None
     data_parallel: int = 1
     pipeline_parallel: int = 1
+    shim_url: str | None = None
+    shim_key: str | None = field(default=None, repr=False)
 
     @property
     def has_priority(self) -> bool:
@@ -107,6 +111,9 @@ class FleetListener(Protocol):
     def worker_draining(self, worker_id: int, generation: int) -> None: ...
     def worker_down(self, worker_id: int, generation: int) -> None: ...
     def worker_removed(self, worker_id: int, generation: int) -> None: ...
+    def weights_updated(self, worker_id: int, generation: int, weight_version: str) -> None:
+        """The engine runs other weights from now on; its KV is void."""
+
     def load_report(
         self, worker_id: int, generation: int, *, running: int, waiting: int, kv_used: int
     ) -> None:

@@ -49,4 +49,11 @@ def facts_of(
         preemption_threshold=found.preemption_threshold,
         data_parallel=found.data_parallel,
         pipeline_parallel=found.pipeline_parallel,
+        shim_url=spec.shim_url or _own_shim(found.shim_url, address),
+        shim_key=spec.api_key,
     )
+
+
+def _own_shim(told: str | None, address: WorkerAddress) -> str | None:
+    """An emulated worker is its own shim. What it says of another host is not followed."""
+    return address.url if told is not None and told.rstrip("/") == address.url else None

@@ -100,8 +100,13 @@ class Fleet:
             await check_resolved(address)
         except Unreachable as error:
             log.info("worker %s is not reachable yet: %s", address.url, error)
+        if spec.shim_url is not None:
+            shim = parse_worker_url(spec.shim_url)
+            check_allowed_host(shim, self._tuning.allowed_hosts)
+            spec = replace(spec, shim_url=shim.url)
         known = self._by_url.get(address.url)
         if known is not None:
+            self._learn_shim(known, spec.shim_url)
             return self._view(known)
         if len(self._workers) >= self._tuning.max_workers:
             raise FleetFull(self._tuning.max_workers)
@@ -266,9 +271,10 @@ class Fleet:
 
     def seen(self, worker: Worker, vitals: Vitals) -> None:
         worker.vitals = replace(vitals, life={**worker.vitals.life, **vitals.life})
-        if worker.facts is not None and vitals.weight_version is not None:
+        if worker.facts is not None and vitals.weight_version not in (None, worker.facts.weight_version):
             # New weights in a running engine: its steps go on, so the generation stays.
             worker.facts = replace(worker.facts, weight_version=vitals.weight_version)
+            self._listener.weights_updated(worker.worker_id, worker.generation, vitals.weight_version or "")
 
     def lost(self, worker: Worker, why: str) -> None:
         log.warning("worker %s is down: %s", worker.name, why)
@@ -301,6 +307,15 @@ class Fleet:
         worker.wake.set()  # its watch ends now, not at the next probe
         if worker.generation:
             self._listener.worker_removed(worker.worker_id, worker.generation)
+
+    def _learn_shim(self, worker: Worker, shim_url: str | None) -> None:
+        """A worker that was known before its shim came."""
+        if shim_url is None or worker.spec.shim_url == shim_url:
+            return
+        worker.spec = replace(worker.spec, shim_url=shim_url)
+        if worker.facts is not None and worker.state in SERVING:
+            worker.facts = replace(worker.facts, shim_url=shim_url, shim_key=worker.spec.api_key)
+            self._listener.worker_up(worker.facts)
 
     async def _drain(self, worker: Worker) -> None:
         while worker.state is WorkerState.DRAINING and self._live_steps(worker.worker_id) > 0:

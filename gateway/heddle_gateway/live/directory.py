@@ -53,6 +53,8 @@ class LiveTrajectory:
     segment: int = 0
     worker: str | None = None
     last_ended: float | None = None
+    last_rid: str | None = None
+    """Under which the engine knows its last step."""
     returns_to: str | None = None
     """Name of the worker that held its KV when an earlier process died; only before its first step here."""
     has_arrived: bool = False

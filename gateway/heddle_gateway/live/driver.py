@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from heddle_core import Core, Dispatch, Expire, Reject, Scan, Withdraw
+from heddle_core import CancelMigration, Core, Dispatch, Expire, Migrate, Reject, Scan, Withdraw
 
 from heddle_gateway.live.decision_feed import DecisionFeed
 from heddle_gateway.live.decisions import FailureKind
@@ -20,7 +20,7 @@ from heddle_gateway.live.directory import Directory, LiveTrajectory
 from heddle_gateway.live.ticket import Ticket
 
 if TYPE_CHECKING:
-    from heddle_core import Action, Outcome
+    from heddle_core import Action, MigrationFailure, Outcome
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +30,17 @@ MIN_TIMER_S: Final = 0.001
 
 class PolicyRefused(ValueError):
     """The core does not take this policy; the message names the field and what it may be."""
+
+
+class MoveRefused(ValueError):
+    """The core does not move this trajectory's KV there; the message names the field and why."""
+
+
+class MovesKv(Protocol):
+    """Carries moves of KV out and reports each one's end (live.mover.Mover)."""
+
+    def begin(self, action: Migrate, live: LiveTrajectory) -> None: ...
+    def cancel(self, action: CancelMigration) -> None: ...
 
 
 class WorkerFacts(Protocol):
@@ -49,6 +60,8 @@ class WorkerFacts(Protocol):
     def kv_tokens(self) -> int: ...
     @property
     def has_priority(self) -> bool: ...
+    @property
+    def weight_version(self) -> str | None: ...
 
 
 def new_core(policy: Mapping[str, Any], *, journal: bool) -> Core:
@@ -89,6 +102,9 @@ class Driver:
         self.feed = DecisionFeed()
         self._tickets: dict[int, Ticket] = {}
         self._worker_ids: dict[str, int] = {}
+        self._facts: dict[int, WorkerFacts] = {}
+        self._weights: dict[str | None, int] = {}
+        self.mover: MovesKv | None = None
         self._steps = count(1)
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due = 0
@@ -169,6 +185,31 @@ class Driver:
 
     def worker_up(self, facts: WorkerFacts) -> None:
         self._worker_ids[facts.name] = facts.worker_id
+        self._facts[facts.worker_id] = facts
+        self._tell_of(facts, facts.weight_version)
+
+    def worker_linked(
+        self, worker_id: int, generation: int, tokens_per_s: float, setup_us: int, weight_version: str | None
+    ) -> None:
+        """A worker that is up can move KV: so many tokens a second, and so long for a transfer of none."""
+        facts = self._facts.get(worker_id)
+        if facts is not None and facts.generation == generation:
+            self._tell_of(facts, weight_version, tokens_per_s, setup_us)
+
+    def weights_updated(self, worker_id: int, generation: int, weight_version: str) -> None:
+        self._carry_out(
+            self._core.weights_updated(
+                self._clock(), worker_id, generation, self._number_of_weights(weight_version)
+            )
+        )
+
+    def _tell_of(
+        self,
+        facts: WorkerFacts,
+        weight_version: str | None,
+        tokens_per_s: float | None = None,
+        setup_us: int = 0,
+    ) -> None:
         self._carry_out(
             self._core.worker_up(
                 self._clock(),
@@ -178,16 +219,24 @@ class Driver:
                 slots=facts.slots,
                 kv_tokens=facts.kv_tokens,
                 has_priority=facts.has_priority,
+                transfer_tokens_per_s=tokens_per_s,
+                transfer_setup_us=setup_us,
+                weights=self._number_of_weights(weight_version),
             )
         )
 
+    def _number_of_weights(self, version: str | None) -> int:
+        return self._weights.setdefault(version, len(self._weights))
+
     def worker_draining(self, worker_id: int, generation: int) -> None:
+        self._facts.pop(worker_id, None)  # What is found out of it later must not bring it back.
         self._carry_out(self._core.worker_draining(self._clock(), worker_id, generation))
 
     def worker_down(self, worker_id: int, generation: int) -> None:
         self._carry_out(self._core.worker_down(self._clock(), worker_id, generation))
 
     def worker_removed(self, worker_id: int, generation: int) -> None:
+        self._facts.pop(worker_id, None)
         self._worker_ids = {name: known for name, known in self._worker_ids.items() if known != worker_id}
         self._carry_out(self._core.worker_removed(self._clock(), worker_id, generation))
 
@@ -238,6 +287,26 @@ class Driver:
         tokens generated, home worker).
         """
         return self._core.active_views()
+
+    # ---------------------------------------------------------------- moving KV
+
+    def ask_migration(self, trajectory: LiveTrajectory, to_worker: int) -> None:
+        """A person wants it; it begins in the trajectory's tool gap. Raises MoveRefused."""
+        try:
+            actions = self._core.migration_asked(self._clock(), trajectory.handle, to_worker)
+        except ValueError as error:
+            raise MoveRefused(str(error)) from error
+        self._carry_out(actions)
+
+    def migration_landed(self, migration: int, tokens: int) -> None:
+        self._carry_out(self._core.migration_landed(self._clock(), migration, tokens))
+
+    def migration_failed(self, migration: int, why: "MigrationFailure") -> None:
+        self._carry_out(self._core.migration_failed(self._clock(), migration, why))
+
+    def move_views(self) -> list[dict[str, Any]]:
+        """Moves that have not ended, oldest first, as the core has them."""
+        return self._core.move_views()
 
     # ---------------------------------------------------------------- policy and views
 
@@ -307,6 +376,13 @@ class Driver:
                     ticket = self._tickets.get(action.step)
                     if ticket is not None:
                         ticket.withdraw()
+                case Migrate():
+                    live = self.directory.by_handle(action.trajectory)
+                    if live is not None and self.mover is not None:
+                        self.mover.begin(action, live)
+                case CancelMigration():
+                    if self.mover is not None:
+                        self.mover.cancel(action)
                 case Expire():
                     live = self.directory.forget(action.trajectory)
                     if live is not None:
@@ -315,11 +391,22 @@ class Driver:
 
     def _show(self, action: "Action") -> None:
         """Tells onlookers of an action; workers are named by id here."""
-        handle = action.trajectory if isinstance(action, Expire) else None
+        handle = getattr(action, "trajectory", None)
         if handle is None and (ticket := self._tickets.get(getattr(action, "step", 0))) is not None:
             handle = ticket.handle
         live = self.directory.by_handle(handle) if handle is not None else None
-        names = ("step", "worker", "generation", "level", "priority", "attempt", "status", "reason")
+        names = (
+            "step",
+            "worker",
+            "generation",
+            "level",
+            "priority",
+            "attempt",
+            "status",
+            "reason",
+            "migration",
+            "tokens",
+        )
         facts = {name: getattr(action, name) for name in names if hasattr(action, name)}
         worker = facts.pop("worker", None)
         self.feed.publish(

@@ -84,6 +84,12 @@ class RegisterWorker(BaseModel):
     slots: int | None = Field(default=None, ge=1)
     kv_tokens: int | None = Field(default=None, ge=0)
     engine_priority: PrioritySense | None = None
+    shim_url: str | None = Field(
+        default=None,
+        max_length=2048,
+        description="Of the shim that moves its KV.",
+        examples=["http://10.0.0.7:31900"],
+    )
 
 
 class AbortBody(BaseModel):
@@ -137,6 +143,7 @@ def _add_worker_routes(router: APIRouter, fleet: Fleet) -> None:
                     kv_tokens=body.kv_tokens,
                     priority=body.engine_priority,
                     api_key=body.api_key,
+                    shim_url=body.shim_url,
                 )
             )
         except (AddressRefused, FleetFull, ValueError) as error:

@@ -245,6 +245,9 @@ class RecordingListener:
     def worker_down(self, worker_id: int, generation: int) -> None:
         self._note(Told("down", worker_id, generation))
 
+    def weights_updated(self, worker_id: int, generation: int, weight_version: str) -> None:
+        self._note(Told("weights", worker_id, generation, {"weight_version": weight_version}))
+
     def worker_removed(self, worker_id: int, generation: int) -> None:
         self._note(Told("removed", worker_id, generation))
 

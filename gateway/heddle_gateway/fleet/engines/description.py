@@ -38,6 +38,7 @@ class Description:
     preemption_threshold: int | None = None
     data_parallel: int = 1
     pipeline_parallel: int = 1
+    shim_url: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,6 +76,9 @@ class SGLangEngine:
             kv_tokens=whole_number(info.get("max_total_num_tokens"), 0) * ranks,
             version=text_or_none(info.get("version")),
             emulated=info.get("heddle_emulated") is True,
+            shim_url=text_or_none(info.get("heddle_shim_url"))
+            if info.get("heddle_emulated") is True
+            else None,
             page_size=whole_number(info.get("page_size"), 0) or None,
             preemption_threshold=_preemption_threshold(info),
             data_parallel=ranks,
