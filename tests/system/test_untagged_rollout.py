@@ -353,16 +353,33 @@ def check_numbers(rollout: Rollout) -> None:
     assert rollout.stats["history"]["written"] == written
 
 
-def broken_at_random(retry: int, turns: int) -> Fate:
+class Deck:
+    """Deals fates in a random order, but so many of each in every hundred."""
+
+    def __init__(self, **hundredths: int) -> None:
+        self._all = [Fate[name.upper()] for name, count in hundredths.items() for _ in range(count)]
+        self._all += [Fate.PASS] * (100 - len(self._all))
+        self._left: list[Fate] = []
+
+    def deal(self) -> Fate:
+        if not self._left:
+            self._left = random.sample(self._all, len(self._all))
+        return self._left.pop()
+
+
+class BrokenAtRandom:
     """Most requests pass. Answers get lost past the opening only: before it, siblings show the same, and
     nobody could tell whose answer was lost.
     """
-    dice = random.random() if retry < 2 else 1.0
-    if dice < 0.08:
-        return Fate.CUT
-    if turns and dice < 0.13:
-        return Fate.LOSE
-    return Fate.STALL if turns and dice < 0.14 else Fate.PASS
+
+    def __init__(self) -> None:
+        self._openings = Deck(cut=8)
+        self._later = Deck(cut=8, lose=8, stall=1)
+
+    def __call__(self, retry: int, turns: int) -> Fate:
+        if retry >= 2:
+            return Fate.PASS
+        return (self._later if turns else self._openings).deal()
 
 
 def cut_at_random(retry: int, turns: int) -> Fate:
@@ -385,7 +402,7 @@ async def test_each_agent_is_one_trajectory_with_its_own_steps(parts: Any) -> No
             for number in range(AGENTS)
         ]
 
-    rollout = await run_rollout(parts, agents, broken_at_random)
+    rollout = await run_rollout(parts, agents, BrokenAtRandom())
     check_numbers(rollout)
     owners: dict[str, int] = {}
     for agent in rollout.agents:
