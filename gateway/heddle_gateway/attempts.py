@@ -9,7 +9,7 @@ done.
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from heddle_contracts.steps import Outcome
@@ -30,7 +30,7 @@ from heddle_gateway.upstream.errors import (
     WorkerUnreachable,
 )
 from heddle_gateway.upstream.forward import Exchange, Upstream
-from heddle_gateway.upstream.headers import answer_lines, retry_after_of, worker_line
+from heddle_gateway.upstream.headers import retry_after_of, worker_line
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 MAX_ERROR_BODY: Final = 1024 * 1024
 JSON: Final = b"content-type: application/json\r\n"
 # Of a worker's fault these do not go on: the body is written anew.
-OF_THE_BODY: Final = frozenset({b"content-type", b"content-encoding"})
+OF_THE_BODY: Final = (b"content-type", b"content-encoding")
 # "Not here, not now": SGLang's full queue, or pushed out of it by a request of higher priority. Another
 # worker may.
 BUSY_STATUSES: Final = frozenset({429, 503})
@@ -201,12 +201,12 @@ class Attempts:
         lines = JSON + self._lines_of(run, exchange, without=OF_THE_BODY)
         await refuse(run.client, status, lines, wrapped(status, body))
 
-    def _lines_of(self, run: Run, exchange: Exchange, without: frozenset[bytes] = frozenset()) -> bytes:
+    def _lines_of(self, run: Run, exchange: Exchange, without: Sequence[bytes] = ()) -> bytes:
         """The worker's own headers that cross, and which worker it was. It is alive, by the way."""
         attempt = run.attempt
         assert attempt is not None
         self._fleet.note_success(attempt.dispatch.worker, attempt.dispatch.generation)
-        return answer_lines(exchange.headers, without) + worker_line(attempt.worker.name)
+        return exchange.lines(without) + worker_line(attempt.worker.name)
 
     # ---------------------------------------------------------------- what goes wrong
 

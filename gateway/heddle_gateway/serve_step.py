@@ -41,7 +41,6 @@ from heddle_gateway.running_step import (
     rejection,
 )
 from heddle_gateway.upstream.forward import Upstream
-from heddle_gateway.upstream.headers import forward_block
 
 
 class StepServer:
@@ -110,8 +109,9 @@ class StepServer:
     async def _understand(self, dialect: Dialect, client: ClientExchange) -> Call:
         """Raises ClientError, ClientLeft."""
         arrived_at = time.monotonic()
-        headers = client.headers
-        body = await read_body(client.next_part, headers, self._max_body_bytes)
+        headers, body = client.headers, client.plain_body
+        if body is None or len(body) > self._max_body_bytes:
+            body = await read_body(client.next_part, headers, self._max_body_bytes)
         try:
             scan = scan_body(body, dialect.name)
         except ValueError as error:
@@ -129,8 +129,7 @@ class StepServer:
             )
         )
         live = self._driver.directory.open(who, tenant=tenant, model=scan.model)
-        lines = forward_block(client.raw_headers, client.request_id)
-        return Call(dialect, body, scan, who, tenant, lines, live)
+        return Call(dialect, body, scan, who, tenant, client.forward, live)
 
     def _arrive(self, call: Call, client: ClientExchange) -> Run:
         now = time.monotonic()

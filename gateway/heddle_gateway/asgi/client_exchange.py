@@ -7,7 +7,7 @@ validated where they enter the gateway: here they are only put together.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from http.client import responses
 from typing import Final, Protocol
 
@@ -48,9 +48,10 @@ class Connection(Protocol):
 
 class ClientExchange:
     """``path``: as the client called it, decoded. ``headers``: lower-case names, Latin-1 values, the last of
-    a repeated one. ``raw_headers``: all of them, in order. ``lines``: header lines that go with any answer,
-    each ended by CRLF. ``status`` is None until headers went out. ``on_cut`` is called when the client
-    leaves before its answer is complete.
+    a repeated one. ``forward``: the header lines that go to a worker. ``lines``: those that go with any
+    answer. Lines end in CRLF. ``plain_body``: the body, where it came whole and uncoded; else it is to be
+    read. ``status`` is None until headers went out. ``on_cut`` is called when the client leaves before its
+    answer is complete.
     """
 
     __slots__ = (
@@ -64,14 +65,15 @@ class ClientExchange:
         "_waiter",
         "disconnected",
         "ended",
+        "forward",
         "headers",
         "keep_alive",
         "lines",
         "more_body",
         "on_cut",
         "path",
+        "plain_body",
         "query",
-        "raw_headers",
         "request_id",
         "response_complete",
         "status",
@@ -84,16 +86,17 @@ class ClientExchange:
         *,
         path: str,
         query: bytes,
-        headers: dict[str, str],
-        raw_headers: Headers,
+        headers: Mapping[str, str],
+        forward: bytes,
         request_id: bytes,
         lines: bytes,
+        body: bytes | None,
         keep_alive: bool,
         http_1_0: bool,
     ) -> None:
         self._connection = connection
         self._endpoint = endpoint
-        self._body: list[bytes] = []
+        self._body: list[bytes] = [] if body is None else [body]
         self._size = 0
         self._waiter: asyncio.Future[None] | None = None
         self._expects_continue = "expect" in headers and headers["expect"].lower() == "100-continue"
@@ -102,11 +105,12 @@ class ClientExchange:
         self.path = path
         self.query = query
         self.headers = headers
-        self.raw_headers = raw_headers
+        self.forward = forward
         self.request_id = request_id
         self.lines = lines
         self.keep_alive = keep_alive
-        self.more_body = True
+        self.plain_body = None if "content-encoding" in headers else body
+        self.more_body = body is None
         self.disconnected = False
         self.response_complete = False
         self.on_cut: Callable[[], None] | None = None

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from urllib.parse import unquote
 
 import httptools
+from heddle_core import forward_lines
 
 from heddle_gateway.asgi.access import AccessRule
 from heddle_gateway.asgi.client_exchange import ClientExchange, Connection, Endpoint, Headers
@@ -51,13 +52,42 @@ class FrontDoor:
 
     # ---------------------------------------------------------------- the data path
 
+    def plain_exchange(
+        self, connection: Connection, url: bytes, texts: Mapping[str, str], forward: bytes, body: bytes
+    ) -> ClientExchange | None:
+        """Of a POST that came whole and plainly framed, with one Host (heddle_core.plain_request); None where
+        it is none of the data path, or may not pass.
+        """
+        return self._admit(connection, url, texts, forward, body=body, keep_alive=True, http_1_0=False)
+
     def exchange(
         self, connection: Connection, url: bytes, headers: Headers, *, keep_alive: bool, http_1_0: bool
     ) -> ClientExchange | None:
-        """The exchange of a POST; None where it is none of the data path, or may not pass.
+        """Of any other POST, whose body is to be read. ``headers``: lower-case names."""
+        texts = _texts(headers)
+        if _has_two_hosts(headers, texts):
+            return None
+        return self._admit(
+            connection,
+            url,
+            texts,
+            forward_lines(headers),
+            body=None,
+            keep_alive=keep_alive,
+            http_1_0=http_1_0,
+        )
 
-        ``url``: the request's target. ``headers``: lower-case names.
-        """
+    def _admit(
+        self,
+        connection: Connection,
+        url: bytes,
+        texts: Mapping[str, str],
+        forward: bytes,
+        *,
+        body: bytes | None,
+        keep_alive: bool,
+        http_1_0: bool,
+    ) -> ClientExchange | None:
         plain = self._plain.get(url)
         if plain is not None:
             path, endpoint = plain
@@ -70,13 +100,14 @@ class FrontDoor:
             if found is None:
                 return None
             endpoint = found
-        texts = _texts(headers)
-        if not self._accepts_host(headers, texts):
+        host = texts.get("host")
+        if host is not None and not self._hosts.accepts(host):
             return None
         if self._access.applies and self._access.denial("POST", routed, texts) is not None:
             return None
         id_ = request_id(texts.get("x-request-id"))
-        lines = b"x-request-id: %b\r\n" % id_
+        id_line = b"x-request-id: %b\r\n" % id_
+        lines = id_line
         if self.origins is not None and "origin" in texts:
             lines += self.origins.answer_lines(texts["origin"])
         return ClientExchange(
@@ -85,20 +116,13 @@ class FrontDoor:
             path=path,
             query=query,
             headers=texts,
-            raw_headers=headers,
+            forward=forward + id_line,
             request_id=id_,
             lines=lines,
+            body=body,
             keep_alive=keep_alive,
             http_1_0=http_1_0,
         )
-
-    def _accepts_host(self, headers: Headers, texts: Mapping[str, str]) -> bool:
-        host = texts.get("host")
-        if host is None:
-            return True
-        # Two of them may mean two servers to two readers (RFC 9112, 3.2).
-        twice = len(texts) != len(headers) and sum(name == b"host" for name, _ in headers) > 1
-        return not twice and self._hosts.accepts(host)
 
     # ---------------------------------------------------------------- everything else
 
@@ -108,7 +132,8 @@ class FrontDoor:
             return
         texts = _texts(scope["headers"])
         id_ = request_id(texts.get("x-request-id"))
-        if not self._accepts_host(scope["headers"], texts):
+        host = texts.get("host")
+        if _has_two_hosts(scope["headers"], texts) or (host is not None and not self._hosts.accepts(host)):
             await _refuse(send, id_, 400, "The Host header is not accepted.", "bad_host")
             return
         path = self._route_path(scope["path"])
@@ -132,6 +157,11 @@ class FrontDoor:
 def _texts(headers: Headers) -> dict[str, str]:
     """By name; the last of a repeated one."""
     return {name.decode("latin-1"): value.decode("latin-1") for name, value in headers}
+
+
+def _has_two_hosts(headers: Headers, texts: Mapping[str, str]) -> bool:
+    """They may mean two servers to two readers (RFC 9112, 3.2)."""
+    return len(texts) != len(headers) and sum(name == b"host" for name, _ in headers) > 1
 
 
 def _with_request_id(send: Send, id_: bytes) -> Send:

@@ -1,8 +1,9 @@
 """The gateway's side of a client connection: uvicorn's HTTP protocol, and a short way for the data path.
 
-A request of the data path is served as a ClientExchange, straight from the parser: no scope, no messages, no
-event and no timer of its own, which cost as much as the rest of a step. Every other request takes uvicorn's
-way to the ASGI application. Both kinds may follow each other on one connection, and wait behind each other.
+A request of the data path is served as a ClientExchange: no scope, no messages, no event and no timer of its
+own, which cost as much as the rest of a step. One that comes whole in one read, plainly framed, does not even
+meet the parser. Every other request takes uvicorn's way to the ASGI application. All kinds may follow each
+other on one connection, and wait behind each other.
 
 What differs from uvicorn besides:
 
@@ -16,9 +17,11 @@ Invariant: to an application that knows nothing of it, this is uvicorn's protoco
 """
 
 import sys
+from collections.abc import Mapping
 from typing import Any, Final, Protocol, cast
 
 import httptools
+from heddle_core import plain_request
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from heddle_gateway.asgi.client_exchange import ClientExchange, Connection, Headers
@@ -34,12 +37,14 @@ HEADERS_TOO_LARGE: Final = (
 
 
 class Door(Protocol):
-    """Knows the requests of the data path (asgi.front_door)."""
+    """Knows the requests of the data path (asgi.front_door). None: it is not one, or may not pass."""
 
+    def plain_exchange(
+        self, connection: Connection, url: bytes, texts: Mapping[str, str], forward: bytes, body: bytes
+    ) -> ClientExchange | None: ...
     def exchange(
         self, connection: Connection, url: bytes, headers: Headers, *, keep_alive: bool, http_1_0: bool
-    ) -> ClientExchange | None:
-        """Of a POST; None where it is not one of the data path, or may not pass."""
+    ) -> ClientExchange | None: ...
 
 
 class GatewayProtocol(HttpToolsProtocol):
@@ -49,6 +54,7 @@ class GatewayProtocol(HttpToolsProtocol):
         super().__init__(*args, **kwargs)
         self._door: Door = cast(Any, self.config.app).door
         self._serving: Any = None
+        self._in_message = False
         self._in_headers = False
         self._header_bytes = 0
         self._idle_since = 0.0
@@ -75,6 +81,14 @@ class GatewayProtocol(HttpToolsProtocol):
         self.parser = cast(Any, None)
 
     def data_received(self, data: bytes) -> None:
+        before = self.cycle
+        if not self._in_message and (before is None or before.response_complete):
+            plain = plain_request(data)
+            if plain is not None:
+                exchange = self._door.plain_exchange(cast(Connection, self), *plain)
+                if exchange is not None:
+                    self._begin(exchange)
+                    return
         self._received = data
         try:
             self.parser.feed_data(data)
@@ -95,6 +109,7 @@ class GatewayProtocol(HttpToolsProtocol):
     # ---------------------------------------------------------------- what the parser tells
 
     def on_message_begin(self) -> None:
+        self._in_message = True
         self._in_headers = True
         self.url = b""
         self.headers = []
@@ -129,6 +144,7 @@ class GatewayProtocol(HttpToolsProtocol):
             super().on_body(body)
 
     def on_message_complete(self) -> None:
+        self._in_message = False
         cycle: Any = self.cycle
         if type(cycle) is ClientExchange:
             if not self.parser.should_upgrade():

@@ -15,6 +15,7 @@ from enum import StrEnum
 from typing import Final, Protocol, cast
 
 import httptools
+from heddle_core import plain_answer
 
 from heddle_gateway.upstream.errors import UpstreamError, WorkerLost, WorkerSilent
 
@@ -38,7 +39,9 @@ class ConnectionState(StrEnum):
 LEGAL_MOVES: Final[Mapping[ConnectionState, frozenset[ConnectionState]]] = {
     ConnectionState.OPENING: frozenset({ConnectionState.IDLE, ConnectionState.CLOSED}),
     ConnectionState.IDLE: frozenset({ConnectionState.WAITING, ConnectionState.CLOSED}),
-    ConnectionState.WAITING: frozenset({ConnectionState.ANSWERING, ConnectionState.CLOSED}),
+    ConnectionState.WAITING: frozenset(
+        {ConnectionState.ANSWERING, ConnectionState.COMPLETE, ConnectionState.CLOSED}
+    ),
     ConnectionState.ANSWERING: frozenset({ConnectionState.COMPLETE, ConnectionState.CLOSED}),
     ConnectionState.COMPLETE: frozenset({ConnectionState.IDLE, ConnectionState.CLOSED}),
     ConnectionState.CLOSED: frozenset(),
@@ -54,7 +57,8 @@ class _Parser(Protocol):
 class WorkerConnection(asyncio.Protocol):
     """Sends one request, reads one answer, again and again.
 
-    ``status`` and ``headers`` (raw pairs, in order) are valid once ``answered()`` returned.
+    ``status`` and ``headers`` (raw pairs, in order) are valid once ``answered()`` returned. A successful
+    answer that came whole has ``lines`` instead: its header lines for the client.
     """
 
     __slots__ = (
@@ -75,6 +79,7 @@ class WorkerConnection(asyncio.Protocol):
         "exchanges",
         "headers",
         "idle_since",
+        "lines",
         "state",
         "status",
     )
@@ -94,6 +99,7 @@ class WorkerConnection(asyncio.Protocol):
         self.idle_since = 0.0
         self.status = 0
         self.headers: list[tuple[bytes, bytes]] = []
+        self.lines: bytes | None = None
         self._chunks: list[bytes] = []
         self._buffered = 0
         self._header_bytes = 0
@@ -107,9 +113,9 @@ class WorkerConnection(asyncio.Protocol):
         complete.
         """
         self._move(ConnectionState.WAITING)
-        self._parser = httptools.HttpResponseParser(self)
         self.status = 0
         self.headers = []
+        self.lines = None
         self._chunks = []
         self._buffered = 0
         self._header_bytes = 0
@@ -167,6 +173,7 @@ class WorkerConnection(asyncio.Protocol):
     def rest(self, now: float) -> None:
         """Back to idle, for the pool."""
         self._move(ConnectionState.IDLE)
+        self._parser = None
         self.idle_since = now
         if self._paused and self._transport is not None:
             self._paused = False
@@ -183,11 +190,18 @@ class WorkerConnection(asyncio.Protocol):
             # Bytes nobody asked for: a worker that closes idle connections with a 408 does this.
             self.abort()
             return
+        parser = self._parser
+        if parser is None:
+            if self._whole and (plain := plain_answer(data)) is not None:
+                self.status, self.lines, body = plain
+                self._chunks.append(body)
+                self._complete()
+                return
+            parser = self._parser = httptools.HttpResponseParser(self)
         if self._timer is not None:
             self._last_data_at = self._loop.time()
-        assert self._parser is not None
         try:
-            self._parser.feed_data(data)
+            parser.feed_data(data)
         except httptools.HttpParserError as error:
             self._fail(WorkerLost(f"the worker's answer is not HTTP: {error}", answer_began=self.status != 0))
             assert self._transport is not None
@@ -243,16 +257,19 @@ class WorkerConnection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         if self.state is not ConnectionState.ANSWERING:
             return  # the end of a 1xx
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
         assert self._parser is not None
         # To be asked here: afterwards the parser stands at the head of the next message.
         self._open = self._open and self._parser.should_keep_alive()
-        self._move(ConnectionState.COMPLETE)
-        self._wake()
+        self._complete()
 
     # ---------------------------------------------------------------- inside
+
+    def _complete(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._move(ConnectionState.COMPLETE)
+        self._wake()
 
     def _move(self, state: ConnectionState) -> None:
         if state not in LEGAL_MOVES[self.state]:

@@ -5,7 +5,10 @@ Invariant: nothing here retries, queues or chooses; it says what happened, and t
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from typing import Final, Protocol
+
+from heddle_core import answer_lines
 
 from heddle_gateway.upstream.connection import WorkerConnection
 from heddle_gateway.upstream.errors import UpstreamError
@@ -28,7 +31,10 @@ class Endpoint(Protocol):
 
 
 class Exchange:
-    """One answer of a worker. ``close`` it in every case: what is not read to its end is aborted."""
+    """One answer of a worker. ``close`` it in every case: what is not read to its end is aborted.
+
+    ``headers`` are kept of faults and streams only.
+    """
 
     __slots__ = ("_connection", "_pool", "headers", "status")
 
@@ -37,6 +43,11 @@ class Exchange:
         self._connection = connection
         self.status = connection.status
         self.headers = connection.headers
+
+    def lines(self, without: Sequence[bytes] = ()) -> bytes:
+        """The header lines that go to the client, each ended by CRLF."""
+        ready = self._connection.lines
+        return ready if ready is not None and not without else answer_lines(self.headers, list(without))
 
     def body(self) -> bytes:
         """The whole body, of an exchange opened with ``whole``."""
@@ -74,21 +85,12 @@ class Upstream:
         ``headers`` are ready lines, each ended by CRLF. Raises an UpstreamError; cancelling closes the
         socket.
         """
-        pool = self._pool(endpoint.base_url)
-        key = endpoint.api_key
-        request = b"".join(
-            (
-                b"POST ",
-                pool.path_prefix,
-                path,
-                b" HTTP/1.1\r\nhost: ",
-                pool.host_header,
-                b"\r\n",
-                b"authorization: Bearer " + key.encode("latin-1") + b"\r\n" if key else b"",
-                headers,
-                b"content-length: %d\r\n\r\n" % len(body),
-                body,
-            )
+        pool = self._pools.get(endpoint.base_url) or self._new_pool(endpoint.base_url)
+        request = b"%b%bcontent-length: %d\r\n\r\n%b" % (
+            pool.first_lines(path, endpoint.api_key),
+            headers,
+            len(body),
+            body,
         )
         return Exchange(pool, await pool.exchange(request, whole=whole))
 
@@ -126,11 +128,9 @@ class Upstream:
             pool.close()
         self._pools.clear()
 
-    def _pool(self, base_url: str) -> WorkerPool:
-        pool = self._pools.get(base_url)
-        if pool is None:
-            self._forget_unused(asyncio.get_running_loop().time() - UNUSED_POOL_S)
-            pool = self._pools[base_url] = WorkerPool(base_url, self._limits)
+    def _new_pool(self, base_url: str) -> WorkerPool:
+        self._forget_unused(asyncio.get_running_loop().time() - UNUSED_POOL_S)
+        pool = self._pools[base_url] = WorkerPool(base_url, self._limits)
         return pool
 
     def _forget_unused(self, before: float) -> None:

@@ -48,8 +48,9 @@ class WorkerPool:
         self._idle: list[WorkerConnection] = []
         self._busy: set[WorkerConnection] = set()
         self.used_at = 0.0
-        self.path_prefix = parts.path.rstrip("/").encode("ascii")
-        self.host_header = parts.netloc.rsplit("@", 1)[-1].encode("ascii")
+        self._path_prefix = parts.path.rstrip("/").encode("ascii")
+        self._host_header = parts.netloc.rsplit("@", 1)[-1].encode("ascii")
+        self._first_lines: dict[tuple[bytes, str | None], bytes] = {}
 
     @property
     def idle(self) -> int:
@@ -60,6 +61,16 @@ class WorkerPool:
     def busy(self) -> int:
         return len(self._busy)
 
+    def first_lines(self, path: bytes, key: str | None) -> bytes:
+        """Request line, host and authorization of a POST. Paths and keys are the gateway's own, so few."""
+        lines = self._first_lines.get((path, key))
+        if lines is None:
+            lines = b"POST %b%b HTTP/1.1\r\nhost: %b\r\n" % (self._path_prefix, path, self._host_header)
+            if key:
+                lines += b"authorization: Bearer %b\r\n" % key.encode("latin-1")
+            self._first_lines[path, key] = lines
+        return lines
+
     async def exchange(self, request: bytes, *, whole: bool) -> WorkerConnection:
         """Sends ``request`` and waits for the headers (``whole``: for the complete answer).
 
@@ -68,14 +79,25 @@ class WorkerPool:
         """
         loop = asyncio.get_running_loop()
         self.used_at = sent_at = loop.time()
-        kept = self._take_idle(sent_at)
-        if kept is not None:
+        connection = self._take_idle(sent_at)
+        was_kept = connection is not None
+        while True:
+            if connection is None:
+                connection = await self._connect(loop)
+            self._busy.add(connection)
+            answered = False
             try:
-                return await self._run(kept, request, whole)
+                connection.start(request, whole=whole)
+                await connection.answered()
+                answered = True
+                return connection
             except WorkerLost as lost:
-                if lost.answer_began or loop.time() - sent_at > STALE_WINDOW_S:
+                if not was_kept or lost.answer_began or loop.time() - sent_at > STALE_WINDOW_S:
                     raise
-        return await self._run(await self._connect(loop), request, whole)
+            finally:
+                if not answered:
+                    self.release(connection)
+            connection, was_kept = None, False
 
     def release(self, connection: WorkerConnection) -> None:
         """Keeps the connection when its answer is complete, else closes the socket at once."""
@@ -91,18 +113,6 @@ class WorkerPool:
             connection.abort()
         self._idle.clear()
         self._busy.clear()
-
-    async def _run(self, connection: WorkerConnection, request: bytes, whole: bool) -> WorkerConnection:
-        self._busy.add(connection)
-        answered = False
-        try:
-            connection.start(request, whole=whole)
-            await connection.answered()
-            answered = True
-        finally:
-            if not answered:
-                self.release(connection)
-        return connection
 
     def _take_idle(self, now: float) -> WorkerConnection | None:
         while self._idle:

@@ -384,6 +384,27 @@ class Answer:
 def read_answer(body: bytes, dialect: Dialect) -> Answer:
     """Raises ValueError if the body is no JSON."""
 
+def plain_request(data: bytes) -> tuple[bytes, dict[str, str], bytes, bytes] | None:
+    """Target, headers, header lines for the worker (``forward_lines``) and body of a POST that is whole,
+    plainly framed and alone in ``data``; None for anything else. Header names are lower case, values Latin-1,
+    the last of a repeated one.
+    """
+
+def plain_answer(data: bytes) -> tuple[int, bytes, bytes] | None:
+    """Status, header lines for the client (``answer_lines``) and body of a successful answer that is whole,
+    plainly framed and alone in ``data``, and leaves its connection open; None for anything else.
+    """
+
+def forward_lines(headers: list[tuple[bytes, bytes]]) -> bytes:
+    """The header lines that go to a worker, each ended by CRLF; of a request with these (lower-case) ones.
+
+    Without ``x-request-id`` and ``content-length``. Never credentials, hop-by-hop ones, or what could command
+    the engine.
+    """
+
+def answer_lines(headers: list[tuple[bytes, bytes]], without: list[bytes] = ...) -> bytes:
+    """The header lines that go to a client; of an answer with these (lower-case) ones."""
+
 # ------------------------------------------------------------------------------------------ solver
 
 def solve(

@@ -2,6 +2,7 @@
 use pyo3::prelude::*;
 
 mod core_binding;
+mod http_binding;
 mod sim_binding;
 mod solver_binding;
 mod wire_binding;
@@ -12,6 +13,7 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add("DEBUG_BUILD", cfg!(debug_assertions))?;
     core_binding::register(m)?;
     wire_binding::register(m)?;
+    http_binding::register(m)?;
     sim_binding::register(m)?;
     solver_binding::register(m)?;
     Ok(())

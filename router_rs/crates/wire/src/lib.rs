@@ -6,7 +6,9 @@
 //!   and remembers where the top-level members lie;
 //! * [`splice`] uses those spans to set `rid`, `priority` and `include_usage` and leaves every other byte alone;
 //! * [`StreamTap`] reads an event stream beside the bytes that go to the client;
-//! * [`read_answer`] does the same for a whole answer.
+//! * [`read_answer`] does the same for a whole answer;
+//! * [`plain_request`] and [`plain_answer`] read HTTP messages of the plain kind, [`forward_lines`] and [`answer_lines`]
+//!   say which of their headers go on.
 //!
 //! A message in a request and the answer it came from hash to the same number ([`hash`]), which is how a
 //! conversation is recognised without any tag. Nothing here validates types: what is wrong but is JSON goes
@@ -20,6 +22,8 @@ mod cursor;
 mod dialect;
 mod fields;
 pub mod hash;
+mod headers;
+mod http1;
 mod message;
 mod prompt;
 mod reply;
@@ -31,6 +35,8 @@ mod tap;
 pub use answer::Answer;
 pub use cursor::{JsonError, Reason};
 pub use dialect::Dialect;
+pub use headers::{Header, answer_lines, forward_lines};
+pub use http1::{LowerHeaders, PlainAnswer, PlainRequest, plain_answer, plain_request};
 pub use prompt::{Prompt, TEXT_BLOCK, TOKEN_BLOCK};
 pub use reply::read_answer;
 pub use scan::{Role, Scan, Unit, message_anchors, scan_body};
