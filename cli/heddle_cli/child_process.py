@@ -27,9 +27,11 @@ def _end_with_parent() -> None:
 class Child:
     """One running `heddle` sub-command."""
 
-    def __init__(self, name: str, process: Process) -> None:
+    def __init__(self, name: str, process: Process, arguments: Sequence[str] = ()) -> None:
         self.name = name
         self._process = process
+        self._arguments = tuple(arguments)
+        self._url = ""
         self.ended = asyncio.create_task(process.wait(), name=f"{name} ends")
         self._relay: asyncio.Task[None] | None = None
 
@@ -56,7 +58,12 @@ class Child:
         )
         if stderr is not None:
             stderr.close()  # the child has its own
-        return cls(name, process)
+        return cls(name, process, arguments)
+
+    async def again(self) -> "Child":
+        """The same command once more, on the port that a ready planner had."""
+        port = ["--port", self._url.rpartition(":")[2]] if self._url else []
+        return await Child.start(self.name, [*self._arguments, *port])
 
     @property
     def exit_code(self) -> int | None:
@@ -72,6 +79,7 @@ class Child:
                     if line.startswith(b"{"):
                         said: dict[str, Any] = json.loads(line)
                         if said.get("ready"):
+                            self._url = str(said.get(self.name, ""))
                             # The rest is for people; left unread it would block the child some day.
                             self._relay = asyncio.create_task(self._relay_output())
                             return said

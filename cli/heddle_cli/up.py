@@ -1,4 +1,4 @@
-"""`heddle up`: a gateway and, where no running server is named, emulated workers, until Ctrl-C.
+"""`heddle up`: a gateway, a planner and, where no running server is named, emulated workers, until Ctrl-C.
 
 The parts are child processes of the same interpreter, joined by their command lines only. Whatever happens,
 no child outlives this process.
@@ -10,6 +10,7 @@ import os
 import shlex
 import signal
 import socket
+import sys
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,13 +26,17 @@ from heddle_cli.exit_codes import CommandFailed, Exit
 GATEWAY_GRACE_S = 45.0
 WORKER_GRACE_S = 5.0
 POLL_S = 0.05
+RESTART_S = 1.0
+PLANNER = "planner"
 
 app = typer.Typer(add_completion=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to start. ``workers``: URLs of running servers; ``tp``: degrees to emulate, or None."""
+    """What to start. ``workers``: URLs of running servers; ``tp``: degrees to emulate, or None; ``planner``:
+    to be started here.
+    """
 
     host: str
     port: int
@@ -40,6 +45,7 @@ class Plan:
     config: Path | None
     speed: float
     model: str | None
+    planner: bool
     gateway_options: tuple[str, ...]
     start_timeout_s: float
 
@@ -65,6 +71,9 @@ def up(
     placement: Annotated[str | None, typer.Option(help="Which worker a step goes to.")] = None,
     admission: Annotated[str | None, typer.Option(help="Whether a step waits in the gateway.")] = None,
     database: Annotated[str | None, typer.Option(help="SQLite file or URL of the history.")] = None,
+    planner: Annotated[
+        bool, typer.Option(help="Start a planner, unless the settings name a running one.")
+    ] = True,
     start_timeout: Annotated[float, typer.Option(help="Seconds to wait for a ready worker.")] = 60.0,
 ) -> None:
     """Serve until Ctrl-C; prints the base_url to give to agents."""
@@ -80,6 +89,7 @@ def up(
         config=config,
         speed=speed,
         model=model,
+        planner=planner and not (settings.get("planner") or os.environ.get("HEDDLE_PLANNER")),
         gateway_options=tuple(
             part for name, value in named.items() if value is not None for part in (name, value)
         ),
@@ -155,9 +165,13 @@ async def _until_stopped(stop: asyncio.Event, plan: Plan, children: list[Child])
         await asyncio.wait({starting})
         return
     starting.result()
-    await asyncio.wait({stopping, *(child.ended for child in children)}, return_when=asyncio.FIRST_COMPLETED)
+    needed = [child for child in children if child.name != PLANNER]
+    tending = asyncio.create_task(_tend_planner(children))
+    await asyncio.wait({stopping, *(child.ended for child in needed)}, return_when=asyncio.FIRST_COMPLETED)
+    tending.cancel()
+    await asyncio.wait({tending})
     if not stop.is_set():
-        dead = next(child for child in children if child.exit_code is not None)
+        dead = next(child for child in needed if child.exit_code is not None)
         stopping.cancel()
         raise CommandFailed(Exit.FAILED, f"{dead.death()}; stopping the rest")
     print("\nheddle: stopping", flush=True)
@@ -165,6 +179,11 @@ async def _until_stopped(stop: asyncio.Event, plan: Plan, children: list[Child])
 
 async def _start(plan: Plan, children: list[Child]) -> None:
     workers = plan.workers
+    planner: Child | None = None
+    if plan.planner:
+        # Beside the workers: it takes seconds to load.
+        planner = await Child.start(PLANNER, ["--port", "0"], listens=True)
+        children.append(planner)
     if plan.tp is not None:
         options = ["--tp", plan.tp, "--base-port", "0", "--speed", str(plan.speed)]
         options += ["--model", plan.model] if plan.model else []
@@ -174,10 +193,25 @@ async def _start(plan: Plan, children: list[Child]) -> None:
     options = ["--host", plan.host, "--port", str(plan.port)]
     options += [part for url in workers for part in ("--worker", url)]
     options += ["--config", str(plan.config)] if plan.config else []
+    if planner is not None:
+        options += ["--planner", (await planner.ready_line(plan.start_timeout_s))["planner"]]
     gateway = await Child.start("gateway", [*options, *plan.gateway_options])
     children.append(gateway)
     models = await _wait_until_ready(plan, gateway, len(workers) if plan.tp is not None else 1)
     _greet(plan, workers, models)
+
+
+async def _tend_planner(children: list[Child]) -> None:
+    """Starts a planner that has ended again, in its place: steps are served meanwhile."""
+    while True:
+        place = next((place for place, child in enumerate(children) if child.name == PLANNER), None)
+        if place is None:
+            return
+        planner = children[place]
+        await asyncio.wait({planner.ended})
+        print(f"heddle: {planner.death()}; starting it again", file=sys.stderr, flush=True)
+        await asyncio.sleep(RESTART_S)
+        children[place] = await planner.again()
 
 
 async def _wait_until_ready(plan: Plan, gateway: Child, wanted: int) -> list[str]:

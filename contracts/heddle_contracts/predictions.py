@@ -55,7 +55,7 @@ class Forecast(_Contract):
     step: int | None = None
     mean: float = Field(ge=0, description="Expected output tokens still to come.")
     sigma: float = Field(ge=0, description="Standard deviation of the logarithm of that length.")
-    gap_s: float | None = Field(default=None, ge=0, description="Expected tool gap after that step.")
+    gap_s: float | None = Field(default=None, ge=0, description="Usual (median) tool gap after that step.")
 
 
 class ForecastBatch(_Contract):

@@ -11,14 +11,16 @@ import math
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
-from typing import Final
+from typing import ClassVar, Final, Protocol
 
 from heddle_contracts.predictions import Forecast, NewTrajectory, StepBatch
 from heddle_contracts.steps import Outcome, StepRecord
 
 from heddle_planner.predictor.features import Progress, StepFeatures
+from heddle_planner.predictor.gap import GapPredictor
 from heddle_planner.predictor.observations import EndedStep, Origin, Trajectory, origin_of, step_of
-from heddle_planner.predictor.protocol import Predictor
+from heddle_planner.predictor.online import OnlinePredictor
+from heddle_planner.predictor.protocol import Prediction
 from heddle_planner.predictor.siblings import FinishedSiblings, Sibling
 from heddle_planner.simulate.scripts import Script, Turn
 
@@ -36,9 +38,6 @@ ERRORS_SHORT: Final = 24.0
 """Finished trajectories that the two running errors look back over."""
 JUMP: Final = 1.6
 """The error has jumped when the short one is this many times the long one."""
-GAP_MEMORY: Final = 32.0
-"""Gaps that the running mean of a tool looks back over."""
-MOST_TOOLS: Final = 1_024
 
 
 @dataclass(slots=True)
@@ -85,31 +84,19 @@ class RunningError:
         self._long = self._short
 
 
-class ToolGaps:
-    """Running mean of the gap after a step, by its first tool."""
+class Forecaster(Protocol):
+    """What is asked of a predictor here."""
 
-    def __init__(self) -> None:
-        self._mean: dict[str, float] = {}
-        self._count: dict[str, int] = {}
+    name: ClassVar[str]
 
-    def add(self, tool: str, seconds: float) -> None:
-        for name in (tool, "*"):
-            if name not in self._mean and len(self._mean) >= MOST_TOOLS:
-                continue
-            count = self._count[name] = self._count.get(name, 0) + 1
-            mean = self._mean.get(name, 0.0)
-            self._mean[name] = mean + (seconds - mean) / min(count, GAP_MEMORY)
-
-    def after(self, tool: str) -> float | None:
-        """Seconds; None before any gap was seen."""
-        return self._mean.get(tool, self._mean.get("*"))
+    def predict(self, moments: Sequence[StepFeatures]) -> Prediction: ...
 
 
 class Observed:
     """``predictor`` may be exchanged at any time. ``on_finished`` hears of each trajectory that is over."""
 
     def __init__(
-        self, predictor: Predictor, on_finished: Callable[[Trajectory], None] = lambda finished: None
+        self, predictor: Forecaster, on_finished: Callable[[Trajectory], None] = lambda finished: None
     ) -> None:
         self.predictor = predictor
         self._on_finished = on_finished
@@ -118,12 +105,19 @@ class Observed:
         self._resting: OrderedDict[Key, _Running] = OrderedDict()
         self._siblings = FinishedSiblings()
         self._past: deque[Script] = deque(maxlen=MOST_PAST)
-        self.gaps = ToolGaps()
+        self.gaps = GapPredictor()
         self.error = RunningError()
         self.steps_seen = 0
 
     def __len__(self) -> int:
         return len(self._running)
+
+    @property
+    def model(self) -> str:
+        """Name of the model that speaks now: of one that keeps learning, the one it has in place."""
+        if isinstance(self.predictor, OnlinePredictor):
+            return self.predictor.state().model
+        return self.predictor.name
 
     @property
     def past(self) -> Sequence[Script]:
@@ -188,8 +182,7 @@ class Observed:
             running = self._remember(key, origin_of(record), record.arrived_at)
         step = step_of(record, running.context)
         if running.steps and record.gap_before_s is not None:
-            tools = running.steps[-1].tools
-            self.gaps.add(tools[0] if tools else "", record.gap_before_s)
+            self.gaps.learn(record.trajectory_id, _first_tool(running.steps[-1]), record.gap_before_s)
         running.progress.observe(step)
         if len(running.steps) < MOST_STEPS_KEPT:
             running.steps.append(step)
@@ -202,6 +195,7 @@ class Observed:
         running = self._running.pop(key, None)
         if running is None or not running.steps:
             return
+        self.gaps.forget(running.origin.trajectory_id)
         done = running.progress.done_tokens
         self._siblings.add(running.origin.prompt, Sibling(done, running.progress.steps))
         for before, mean in running.forecasts:
@@ -237,14 +231,14 @@ class Observed:
         return progress.features(self._siblings.of(progress.origin.prompt))
 
     def _gap_after(self, running: _Running) -> float | None:
+        """The median: a move of KV that needs more than that is late every other time."""
         if not running.steps:
             return None
-        tools = running.steps[-1].tools
-        return self.gaps.after(tools[0] if tools else "")
+        return self.gaps.predict(running.origin.trajectory_id, _first_tool(running.steps[-1])).median
 
     def _script_of(self, running: _Running) -> Script:
         steps = running.steps
-        usual = self.gaps.after("*") or 0.0
+        usual = self.gaps.predict("", "").median
         gaps = [usual if step.gap_before_s is None else step.gap_before_s for step in steps[1:]] + [0.0]
         return Script(
             prompt=max(1, running.origin.prompt_tokens),
@@ -268,3 +262,7 @@ def _origin_of_new(new: NewTrajectory) -> Origin:
         sample=new.sample,
         prompt_tokens=new.prompt_tokens,
     )
+
+
+def _first_tool(step: EndedStep) -> str:
+    return step.tools[0] if step.tools else ""

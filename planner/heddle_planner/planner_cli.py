@@ -8,13 +8,18 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from heddle_planner.profiles import ProfileError, load_profile
 
+if TYPE_CHECKING:
+    from heddle_planner.predictor.protocol import Predictor
+
 KEY_VARIABLE: Final = "HEDDLE_PLANNER_KEY"
+CLOSE_S: Final = 5.0
+"""How long the end waits for a refit under way."""
 
 app = typer.Typer(add_completion=False)
 
@@ -30,6 +35,10 @@ def planner(
             " its workers."
         ),
     ] = None,
+    model: Annotated[
+        Path | None,
+        typer.Option(help="Folder of `heddle predictor train`; the model that ships if not given."),
+    ] = None,
     plan_ttl: Annotated[float, typer.Option(min=1, help="Seconds that a plan holds.")] = 120.0,
 ) -> None:
     """Predict lengths in tool gaps and plan who runs where; `heddle gateway --planner URL` uses it.
@@ -39,8 +48,8 @@ def planner(
     # Imported late: `heddle --help` lists this command without loading a web server and SciPy.
     from heddle_planner.live_profile import LEARNED
     from heddle_planner.observed import Observed
-    from heddle_planner.predictor.history import History
-    from heddle_planner.predictor.observations import Trajectory
+    from heddle_planner.predictor.online import OnlinePredictor
+    from heddle_planner.predictor.protocol import PredictorError
     from heddle_planner.service import ServiceSettings, create_app
 
     try:
@@ -48,11 +57,12 @@ def planner(
     except ProfileError as error:
         typer.echo(f"heddle planner: --profile: {error}", err=True)
         raise typer.Exit(2) from error
-    history = History()
-
-    def learn(finished: Trajectory) -> None:
-        history.learn(finished.origin, finished.output_tokens)
-
+    try:
+        first = _first_model(model)
+    except PredictorError as error:
+        typer.echo(f"heddle planner: --model: {error}", err=True)
+        raise typer.Exit(2) from error
+    predictor = OnlinePredictor(first)
     settings = ServiceSettings(
         profile=known,
         profile_name=profile_name(profile) if profile is not None else LEARNED,
@@ -64,7 +74,20 @@ def planner(
     except OSError as error:
         typer.echo(f"heddle planner: cannot listen on {host}:{port}: {error.strerror}", err=True)
         raise typer.Exit(1) from error
-    _serve(create_app(Observed(history, learn), settings), listening)
+    observed = Observed(predictor, predictor.learn)
+    _serve(create_app(observed, settings, lambda: predictor.close(CLOSE_S)), listening)
+
+
+def _first_model(folder: Path | None) -> "Predictor":
+    """The model to begin with. Without one that ships, what was seen of the same prompt speaks. Raises
+    PredictorError.
+    """
+    from heddle_planner.predictor import models
+    from heddle_planner.predictor.history import History
+
+    if folder is None and not (models.DEFAULT / "model.json").is_file():
+        return History()
+    return models.load(folder or models.DEFAULT).predictor
 
 
 def profile_name(spec: str) -> str:
@@ -110,7 +133,7 @@ def _serve(application: object, listening: socket.socket) -> None:
             application,  # type: ignore[arg-type]
             log_level="warning",
             access_log=False,
-            lifespan="off",
+            lifespan="on",
             server_header=False,
             timeout_graceful_shutdown=2,
         )

@@ -11,6 +11,8 @@ Invariant: one round for live trajectories at a time; plans for given lengths do
 import asyncio
 import secrets
 import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Annotated, Any, Final
@@ -67,9 +69,17 @@ class Refusal(BaseModel):
     field: str | None = None
 
 
-def create_app(observed: Observed, settings: ServiceSettings) -> FastAPI:
-    """The ASGI application."""
-    app = FastAPI(title="Heddle planner", openapi_tags=[])
+def create_app(
+    observed: Observed, settings: ServiceSettings, on_close: Callable[[], object] = lambda: None
+) -> FastAPI:
+    """The ASGI application; ``on_close`` is called when it ends."""
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        yield
+        on_close()
+
+    app = FastAPI(title="Heddle planner", lifespan=lifespan)
     app.state.observed = observed
     live_rounds = asyncio.Lock()
     made = 0
@@ -89,7 +99,7 @@ def create_app(observed: Observed, settings: ServiceSettings) -> FastAPI:
         if observed.error.has_jumped:
             observed.error.settle()
             replan = ERROR_JUMP
-        return ForecastBatch(forecasts=tuple(forecasts), model=observed.predictor.name, replan=replan)
+        return ForecastBatch(forecasts=tuple(forecasts), model=observed.model, replan=replan)
 
     @router.post("/plans", summary="A plan for live trajectories or given lengths", response_model=Plan)
     async def make_plan(request: PlanningRequest) -> Any:
@@ -112,7 +122,7 @@ def create_app(observed: Observed, settings: ServiceSettings) -> FastAPI:
     @router.get("/stats", summary="What the planner has seen and done")
     async def stats() -> PlannerStats:
         return PlannerStats(
-            model=observed.predictor.name,
+            model=observed.model,
             steps_seen=observed.steps_seen,
             running=len(observed),
             past=len(observed.past),
@@ -126,7 +136,7 @@ def create_app(observed: Observed, settings: ServiceSettings) -> FastAPI:
 
     @app.get("/ready", summary="Readiness: a model is loaded")
     async def ready() -> dict[str, str]:
-        return {"status": "ready", "model": observed.predictor.name}
+        return {"status": "ready", "model": observed.model}
 
     app.include_router(router)
     return app

@@ -118,7 +118,7 @@ async def test_up_serves_emulated_workers_until_ctrl_c(start: Start) -> None:
         ]
         assert (await http.get("/admin/v1/policy")).json()["order"] == "fcfs"
     children = up.children()
-    assert set(children) == {"gateway", "emulate"}
+    assert set(children) == {"gateway", "emulate", "planner"}
     up.process.send_signal(signal.SIGINT)
     assert (await up.ended())[0] == 0
     assert not any(is_alive(pid) for pid in children.values())
@@ -133,7 +133,7 @@ async def test_up_serves_running_servers(start: Start, tmp_path: Path) -> None:
     up = await start("up", "--worker", worker, "--config", str(config))
     assert "models: mine" in await up.until_said("heddle is up")
     await up.until_said("Ctrl-C stops.")
-    assert set(up.children()) == {"gateway"}
+    assert set(up.children()) == {"gateway", "planner"}
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=30) as http:
         assert (await http.get("/admin/v1/policy")).json()["placement"] == "least_load"
     up.process.send_signal(signal.SIGTERM)
@@ -160,6 +160,37 @@ async def test_a_part_that_dies_ends_up_with_an_error(start: Start, victim: str)
     assert code == 1
     assert f"heddle: {victim} was killed by SIGKILL; stopping the rest" in errors
     assert not any(is_alive(pid) for pid in children.values())
+
+
+async def test_a_planner_that_dies_is_started_again_and_no_step_is_lost(start: Start) -> None:
+    port = free_port()
+    up = await start("up", "--port", str(port), "--tp", "1", "--speed", "50")
+    await up.until_said("Ctrl-C stops.")
+    before = up.children()
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=30) as http:
+
+        async def step(trajectory: str) -> None:
+            body = {"model": "m", "max_tokens": 3, "messages": [{"role": "user", "content": "hi"}]}
+            headers = {"x-heddle-trajectory-id": trajectory}
+            answer = await http.post("/v1/chat/completions", json=body, headers=headers)
+            assert answer.status_code == 200
+
+        async def until_planner_is(ready: bool) -> None:
+            async with asyncio.timeout(WAIT_S):
+                while ((await http.get("/ready")).json()["planner"] == "ready") is not ready:
+                    await step("a")
+                    await asyncio.sleep(0.05)
+
+        await until_planner_is(ready=True)
+        os.kill(before["planner"], signal.SIGKILL)
+        await until_planner_is(ready=False)
+        await until_planner_is(ready=True)
+    after = up.children()
+    assert after["planner"] != before["planner"]
+    assert (after["gateway"], after["emulate"]) == (before["gateway"], before["emulate"])
+    up.process.send_signal(signal.SIGINT)
+    assert (await up.ended())[0] == 0
+    assert not any(is_alive(pid) for pid in after.values())
 
 
 async def test_a_gateway_that_cannot_start_ends_up_with_its_reason(start: Start) -> None:

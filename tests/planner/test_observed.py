@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ Record = Callable[..., StepRecord]
 class CountsDown:
     """Says that 1,000 tokens are left less what was generated, and keeps what it was asked."""
 
-    name = "counts-down"
+    name: ClassVar[str] = "counts-down"
 
     def __init__(self) -> None:
         self.asked: list[StepFeatures] = []
@@ -36,7 +37,7 @@ def model() -> CountsDown:
 
 @pytest.fixture
 def observed(model: CountsDown) -> Observed:
-    return Observed(model)  # type: ignore[arg-type]
+    return Observed(model)
 
 
 def over(trajectory: str = "t") -> TrajectoryOver:
@@ -81,7 +82,7 @@ def test_a_new_trajectory_is_forecast_before_its_first_step_and_not_forgotten_by
 
 def test_finished_trajectories_become_scripts_and_lessons(model: CountsDown, record: Record) -> None:
     lessons: list[Trajectory] = []
-    observed = Observed(model, lessons.append)  # type: ignore[arg-type]
+    observed = Observed(model, lessons.append)
     observed.take(StepBatch(steps=tuple(record(step) for step in range(3)), over=(over(),)))
     (script,) = observed.past
     assert script.prompt == 1_000
@@ -116,16 +117,15 @@ def test_what_is_not_active_any_more_counts_as_over_until_it_comes_back(
 
 
 def test_gaps_are_foretold_by_the_tool_that_was_called(observed: Observed, record: Record) -> None:
-    steps = [
-        record(0, tool_names=("slow",)),
-        record(1, tool_names=("fast",), gap_before_s=8.0),
-        record(2, tool_names=("slow",), gap_before_s=0.5),
-    ]
-    said = [observed.take(StepBatch(steps=(one,)))[0].gap_s for one in steps]
-    assert said == [None, 8.0, 8.0]
-    (unknown,) = observed.take(StepBatch(steps=(record(3, tool_names=("new",), gap_before_s=0.5),)))
-    assert unknown.gap_s is not None
-    assert 0.5 < unknown.gap_s < 8.0
+    tools = ["slow", "fast"] * 20
+    gaps = [None] + [8.0 if tool == "slow" else 0.1 for tool in tools]
+    said = {}
+    for step, (tool, gap) in enumerate(zip(tools, gaps, strict=False)):
+        (one,) = observed.take(StepBatch(steps=(record(step, tool_names=(tool,), gap_before_s=gap),)))
+        said[tool] = one.gap_s
+    assert said["slow"] is not None
+    assert said["fast"] is not None
+    assert said["slow"] > 3.0 > 1.0 > said["fast"]
 
 
 def test_the_error_is_measured_on_trajectories_that_are_over(observed: Observed, record: Record) -> None:
