@@ -84,6 +84,10 @@ bench: install bench-tools ## Decision core, wire, and gateway against direct an
 	$(BIN)/python benchmarks/bench_kv_transport.py
 	$(BIN)/heddle bench gateway --peer sglang-router --json out/bench-gateway.json
 
+.PHONY: bench-rollout
+bench-rollout: install ## A live rollout on 8 emulated workers under Heddle and baselines, simulated beside (long)
+	$(BIN)/heddle bench rollout --groups 96 --samples 8 --speed 20 --json out/bench-rollout.json
+
 .PHONY: clean
 clean: ## Remove what was built
 	rm -rf $(VENV) router_rs/target out

@@ -17,10 +17,11 @@ from heddle_cli.bench.conversation import write_bodies
 from heddle_cli.bench.errors import BenchError
 from heddle_cli.bench.gateway_report import Report, print_table
 from heddle_cli.bench.gateway_run import Settings
+from heddle_cli.bench.rollout_cli import rollout
 from heddle_cli.bench.scenarios import scenarios
 from heddle_cli.bench.summary import summarise
 
-app = typer.Typer(no_args_is_help=True, help="Measure what the gateway costs.")
+app = typer.Typer(no_args_is_help=True, help="Measure what the gateway costs, and what it gains.")
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -28,7 +29,10 @@ EXIT_USAGE = 2
 
 @app.callback()
 def bench() -> None:
-    """Measure what the gateway costs."""
+    """Measure what the gateway costs, and what it gains."""
+
+
+app.command()(rollout)
 
 
 @app.command()

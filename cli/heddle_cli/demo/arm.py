@@ -83,16 +83,16 @@ async def run_arm(
         emulated = await Child.start("emulate", cluster.options(), listens=True)
         children.append(emulated)
         urls = (await emulated.ready_line(START_TIMEOUT_S))["workers"]
-        port = _free_port()
+        port = free_port()
         options = ["--port", str(port), "--database", str(scratch / f"{policy.placement}.db")]
         options += policy.options() + [part for url in urls for part in ("--worker", url)]
         gateway = await Child.start("gateway", options, log=scratch / f"{policy.placement}.log")
         children.append(gateway)
         base_url = f"http://127.0.0.1:{port}"
         async with httpx.AsyncClient(base_url=base_url, trust_env=False, timeout=30.0) as http:
-            await _wait_for_workers(http, gateway, len(urls))
+            await wait_for_workers(http, gateway, len(urls))
             workers = [WorkerCost.of((await http.get(f"{url}/server_info")).json()) for url in urls]
-            report = await _watched(
+            report = await watched(
                 run_rollout(f"{base_url}/v1", trajectories, settings, on_progress=on_progress), children
             )
             stats = (await http.get("/admin/v1/stats")).raise_for_status().json()
@@ -113,14 +113,14 @@ async def run_arm(
             await child.stop(STOP_GRACE_S)
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
 
 
-async def _watched(rollout: Any, children: Sequence[Child]) -> RolloutReport:
+async def watched(rollout: Any, children: Sequence[Child]) -> RolloutReport:
     """The rollout's report; CommandFailed at once when a part dies under it."""
     running = asyncio.ensure_future(rollout)
     await asyncio.wait({running, *(child.ended for child in children)}, return_when=asyncio.FIRST_COMPLETED)
@@ -133,7 +133,7 @@ async def _watched(rollout: Any, children: Sequence[Child]) -> RolloutReport:
     return result
 
 
-async def _wait_for_workers(http: httpx.AsyncClient, gateway: Child, wanted: int) -> None:
+async def wait_for_workers(http: httpx.AsyncClient, gateway: Child, wanted: int) -> None:
     loop = asyncio.get_running_loop()
     deadline = loop.time() + START_TIMEOUT_S
     active = 0

@@ -2,8 +2,8 @@
 
 It sends its history, gets a tool call, waits as long as the tool took, appends a result as long as the
 recorded one, and goes on. Context sizes follow the record: step k's prompt has ``context_before(k)`` tokens
-by the format of ``filler_text``, if every answer has the recorded length. Nothing in a request names the
-trajectory; retries are left to the SDK.
+by the format of ``filler_text``, if every answer has the recorded length. Unless it was given a name,
+nothing in a request names the trajectory; retries are left to the SDK.
 """
 
 import asyncio
@@ -104,15 +104,19 @@ async def replay(
     trajectory: RecordedTrajectory,
     settings: ReplaySettings,
     on_step: Callable[[StepResult], None],
+    name: str | None = None,
 ) -> TrajectoryResult:
-    """Runs one agent to its end, or to the first error that the SDK's retries did not cure."""
+    """Runs one agent to its end, or to the first error that the SDK's retries did not cure.
+
+    ``name``: sent as X-Heddle-Trajectory-Id.
+    """
     result = TrajectoryResult(trajectory, time.monotonic())
     messages = _opening(trajectory)
     context = trajectory.prompt_tokens
     for index, step in enumerate(trajectory.steps):
         asked = time.monotonic()
         try:
-            said = await _ask(client, settings, messages, step.output_tokens)
+            said = await _ask(client, settings, messages, step.output_tokens, _named(name))
         except OpenAIError as error:
             result.error = f"step {index}: {type(error).__name__}: {error}"
             break
@@ -177,13 +181,25 @@ def _conversation(messages: list[ChatCompletionMessageParam]) -> dict[str, Any]:
     return {"messages": messages, "tools": TOOLS}
 
 
+def _named(name: str | None) -> dict[str, str] | None:
+    return None if name is None else {"X-Heddle-Trajectory-Id": name}
+
+
 async def _ask(
-    client: AsyncOpenAI, settings: ReplaySettings, messages: list[ChatCompletionMessageParam], tokens: int
+    client: AsyncOpenAI,
+    settings: ReplaySettings,
+    messages: list[ChatCompletionMessageParam],
+    tokens: int,
+    headers: dict[str, str] | None,
 ) -> _Said:
     if settings.stream:
-        return await _ask_streaming(client, settings, messages, tokens)
+        return await _ask_streaming(client, settings, messages, tokens, headers)
     answer = await client.chat.completions.create(
-        model=settings.model, messages=[], max_tokens=tokens, extra_body=_conversation(messages)
+        model=settings.model,
+        messages=[],
+        max_tokens=tokens,
+        extra_body=_conversation(messages),
+        extra_headers=headers,
     )
     choice = answer.choices[0]
     usage = answer.usage
@@ -199,7 +215,11 @@ async def _ask(
 
 
 async def _ask_streaming(
-    client: AsyncOpenAI, settings: ReplaySettings, messages: list[ChatCompletionMessageParam], tokens: int
+    client: AsyncOpenAI,
+    settings: ReplaySettings,
+    messages: list[ChatCompletionMessageParam],
+    tokens: int,
+    headers: dict[str, str] | None,
 ) -> _Said:
     said = _Said({"role": "assistant"}, [], "", 0, 0, 0)
     content: list[str] = []
@@ -211,6 +231,7 @@ async def _ask_streaming(
         stream=True,
         stream_options={"include_usage": True},
         extra_body=_conversation(messages),
+        extra_headers=headers,
     )
     async for chunk in stream:
         if chunk.usage is not None:

@@ -78,8 +78,12 @@ async def run_rollout(
     *,
     on_progress: Callable[[Progress], None] | None = None,
     api_key: str = NO_KEY,
+    name_of: Callable[[RecordedTrajectory], str] | None = None,
 ) -> RolloutReport:
-    """Starts all agents at once and waits for the last. ``base_url`` ends in /v1, as the SDK wants it."""
+    """Starts all agents at once and waits for the last. ``base_url`` ends in /v1, as the SDK wants it.
+
+    ``name_of``: what each trajectory calls itself to the gateway; without it nothing names them.
+    """
     total = sum(len(trajectory.steps) for trajectory in trajectories)
     steps_done = trajectories_done = 0
 
@@ -94,7 +98,8 @@ async def run_rollout(
 
     async def one(client: AsyncOpenAI, trajectory: RecordedTrajectory) -> TrajectoryResult:
         nonlocal trajectories_done
-        result = await replay(client, trajectory, settings, count_step)
+        name = name_of(trajectory) if name_of is not None else None
+        result = await replay(client, trajectory, settings, count_step, name)
         trajectories_done += 1
         report()
         return result
