@@ -41,7 +41,7 @@ class Connection(Protocol):
     transport: asyncio.Transport
     flow: Flow
     loop: asyncio.AbstractEventLoop
-    tasks: set[asyncio.Task[None]]
+    task: asyncio.Task[None]
 
     def on_response_complete(self) -> None: ...
 
@@ -119,11 +119,10 @@ class ClientExchange:
 
     # ---------------------------------------------------------------- what the connection tells
 
-    def start(self) -> None:
-        """The answers before this one are complete: now it is served, in a task of its own."""
-        connection = self._connection
-        task = connection.loop.create_task(self._run())
-        connection.tasks.add(task)
+    @property
+    def task(self) -> asyncio.Task[None]:
+        """In which it is served."""
+        return self._connection.task
 
     def receive(self, part: bytes) -> None:
         """Bytes of the request's body."""
@@ -143,6 +142,7 @@ class ClientExchange:
     def cut(self) -> None:
         """The connection is lost."""
         self.disconnected = True
+        self.plain_body = None
         self._wake()
         if self.on_cut is not None:
             self.on_cut()
@@ -225,32 +225,32 @@ class ClientExchange:
             return
         self.response_complete = True
         self.on_cut = None
+        # An idle connection keeps its last exchange, which need not keep a body.
+        self.plain_body = None
+        self._body = []
         connection = self._connection
         if not self.keep_alive:
             connection.transport.close()
         connection.on_response_complete()
 
-    # ---------------------------------------------------------------- its task
+    # ---------------------------------------------------------------- being served
 
-    async def _run(self) -> None:
-        connection = self._connection
-        task = asyncio.current_task()
-        assert task is not None
+    async def serve(self) -> None:
+        """The answers before this one are complete: now it is served, in the connection's task."""
+        transport = self._connection.transport
         try:
             await self._endpoint(self)
             if not self.response_complete and not self.disconnected:
                 log.error("request %r was left without a whole answer", self.request_id)
-                connection.transport.close()
+                transport.close()
         except asyncio.CancelledError:
-            connection.transport.close()  # the server ends, and its grace is over
+            transport.close()  # the server ends, and its grace is over
             raise
         except Exception:
             # The one place where a defect of ours ends: the caller was told, or its line is cut.
             log.exception("request %r failed", self.request_id)
             if not self.response_complete:
-                connection.transport.close()
-        finally:
-            connection.tasks.discard(task)
+                transport.close()
 
 
 Endpoint = Callable[[ClientExchange], Awaitable[None]]

@@ -25,10 +25,13 @@ class Reason(Enum):
 
 
 class ClientLine(Protocol):
-    """Tells when its client leaves (asgi.client_exchange)."""
+    """Tells when its client leaves (asgi.client_exchange). ``task``: in which it is served."""
 
     disconnected: bool
     on_cut: Callable[[], None] | None
+
+    @property
+    def task(self) -> asyncio.Task[None]: ...
 
 
 class Interrupted(Exception):
@@ -40,14 +43,12 @@ class Interrupted(Exception):
 
 
 class Interrupts:
-    """Belongs to the task that made it. ``line``: whose hang-up interrupts it, until that is answered."""
+    """Belongs to the line's task. ``line``: whose hang-up interrupts it, until that is answered."""
 
     __slots__ = ("_armed", "_cancelled", "_line", "_reason", "_task")
 
     def __init__(self, line: ClientLine) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._task = task
+        self._task = line.task
         self._armed = False
         self._cancelled = False
         self._reason: Reason | None = Reason.CLIENT_LEFT if line.disconnected else None

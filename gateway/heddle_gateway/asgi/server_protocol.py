@@ -16,6 +16,7 @@ What differs from uvicorn besides:
 Invariant: to an application that knows nothing of it, this is uvicorn's protocol.
 """
 
+import asyncio
 import sys
 from collections.abc import Mapping
 from typing import Any, Final, Protocol, cast
@@ -54,6 +55,11 @@ class GatewayProtocol(HttpToolsProtocol):
         super().__init__(*args, **kwargs)
         self._door: Door = cast(Any, self.config.app).door
         self._serving: Any = None
+        # Of the exchanges, one after the other: a task for each would cost as much as reading its request.
+        self.task: asyncio.Task[None] | None = None
+        self._upcoming: ClientExchange | None = None
+        self._idle: asyncio.Future[None] | None = None
+        self._is_lost = False
         self._in_message = False
         self._in_headers = False
         self._header_bytes = 0
@@ -64,6 +70,8 @@ class GatewayProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.connections.discard(self)
         self.pipeline.clear()
+        self._is_lost = True
+        self._wake()
         serving = self._serving
         # An exchange refers to its connection: together they would wait for a garbage collection.
         self._serving = None
@@ -159,12 +167,44 @@ class GatewayProtocol(HttpToolsProtocol):
         before = self.cycle
         self.cycle = cast(Any, exchange)
         if before is None or before.response_complete:
-            self._serving = exchange
-            exchange.start()
+            self._serve(exchange)
             return
         self.pipeline.appendleft((cast(Any, exchange), self.app))
         if len(self.pipeline) > MAX_WAITING_REQUESTS:
             self.flow.pause_reading()
+
+    def _serve(self, exchange: ClientExchange) -> None:
+        self._serving = self._upcoming = exchange
+        if self.task is None:
+            self.task = self.loop.create_task(self._serve_exchanges())
+        else:
+            self._wake()
+        # The server's: the end waits for those that are busy.
+        self.tasks.add(self.task)
+
+    async def _serve_exchanges(self) -> None:
+        task = self.task
+        assert task is not None
+        try:
+            while True:
+                exchange = self._upcoming
+                if exchange is not None:
+                    self._upcoming = None
+                    await exchange.serve()
+                    continue
+                self.tasks.discard(task)
+                if self._is_lost:
+                    return
+                self._idle = self.loop.create_future()
+                await self._idle
+        finally:
+            self.tasks.discard(task)
+            self.transport.close()
+
+    def _wake(self) -> None:
+        idle = self._idle
+        if idle is not None and not idle.done():
+            idle.set_result(None)
 
     def _begin_asgi(self) -> None:
         """uvicorn makes the scope before it knows the request; here that is done for those who need it."""
@@ -188,8 +228,7 @@ class GatewayProtocol(HttpToolsProtocol):
             cycle: Any
             cycle, app = self.pipeline.pop()
             if type(cycle) is ClientExchange:
-                self._serving = cycle
-                cycle.start()
+                self._serve(cycle)
             else:
                 self._start_asgi_task(cycle, app)
             return

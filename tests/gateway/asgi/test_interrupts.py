@@ -11,6 +11,9 @@ class Line:
     """A client's line, as far as interrupts see it."""
 
     def __init__(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self.task = task
         self.disconnected = False
         self.on_cut: Callable[[], None] | None = None
 
@@ -98,17 +101,18 @@ async def test_somebody_elses_cancellation_passes_through() -> None:
 
 async def test_when_both_cancel_the_other_one_goes_first() -> None:
     entered = asyncio.Event()
-    line = Line()
+    lines: list[Line] = []
 
     async def step() -> None:
-        interrupts = Interrupts(line)
+        lines.append(Line())
+        interrupts = Interrupts(lines[0])
         with interrupts:
             entered.set()
             await asyncio.Event().wait()
 
     task = asyncio.create_task(step())
     await entered.wait()
-    line.cut()
+    lines[0].cut()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
