@@ -1,7 +1,7 @@
 """Types of the native module. Time is always an argument: microseconds of one monotonic clock (``now``)."""
 
-from collections.abc import Sequence
-from typing import Any, Final, final
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Self, final
 
 from typing_extensions import Buffer
 
@@ -15,6 +15,8 @@ __all__ = [
     "Core",
     "Dispatch",
     "Expire",
+    "Identity",
+    "IdentityBook",
     "Migrate",
     "Reject",
     "Scan",
@@ -243,6 +245,96 @@ def replay(journal: bytes, policy_json: str | None = None) -> dict[str, Any]:
     """Runs a journal through a fresh core: {"events", "actions", "digest"}; equal digests mean equal
     decisions.
     """
+
+# ------------------------------------------------------------------------------------------ identity
+
+@final
+class Identity:
+    """Which step of which trajectory a request is; made by ``IdentityBook.resolve``."""
+
+    @property
+    def trajectory_id(self) -> str: ...
+    @property
+    def source(self) -> str:
+        """The rule that fired: a convention's name, or ``history-...`` from the fingerprint."""
+    @property
+    def group_id(self) -> str | None: ...
+    @property
+    def sample(self) -> int | None: ...
+    @property
+    def parent_id(self) -> str | None: ...
+    @property
+    def final(self) -> bool:
+        """The request says that it is the trajectory's last."""
+    @property
+    def step(self) -> int:
+        """From 0."""
+    @property
+    def segment(self) -> int:
+        """Grows by one each time the history was rewritten."""
+    @property
+    def retry_of_step(self) -> bool:
+        """The client repeats a step that is known, under its number."""
+    @property
+    def is_new(self) -> bool:
+        """The first step of a trajectory."""
+    @property
+    def request_hash(self) -> int:
+        """Of the whole history."""
+
+@final
+class IdentityBook:
+    """All that identity remembers; the rules are in router_rs/crates/identity.
+
+    ``resolve`` decides and changes nothing, ``step_started`` makes it so, ``step_ended`` is called once for
+    each start. Memory is bounded by ``capacity`` conversations and ``idle_ttl_s``; one with a step in flight
+    is never dropped. ``new_id`` names new trajectories that nobody named. Times are monotonic seconds.
+    """
+
+    def __new__(cls, *, capacity: int, idle_ttl_s: float, new_id: Callable[[], str]) -> Self: ...
+    def __len__(self) -> int: ...
+    def resolve(
+        self,
+        scan: Scan,
+        tenant: str,
+        retry_count: str | None,
+        received_at: float,
+        source: str | None = None,
+        trajectory_id: str | None = None,
+        group_id: str | None = None,
+        sample: int | None = None,
+        parent_id: str | None = None,
+        final: bool = False,
+    ) -> Identity:
+        """``retry_count``: the value of ``x-stainless-retry-count``. ``source`` names the convention by which
+        the request named its ``trajectory_id``.
+        """
+    def step_started(self, identity: Identity) -> None:
+        """Call it before another request is resolved. Raises ValueError on a second call."""
+    def client_left(self, identity: Identity, answer: Answer | None, now: float) -> None:
+        """The client hung up, and the engine is still being told; ``step_ended`` follows."""
+    def step_ended(self, identity: Identity, outcome: str, answer: Answer | None, now: float) -> None:
+        """``outcome``: "done" where the answer is whole. Raises ValueError if the step never started or has
+        ended before.
+        """
+    def forget(self, tenant: str, trajectory_id: str) -> None:
+        """Unknown ids are fine."""
+    def restore(
+        self,
+        tenant: str,
+        trajectory_id: str,
+        *,
+        model: str,
+        group_id: str | None,
+        sample: int | None,
+        parent_id: str | None,
+        steps: int,
+        segments: int,
+        last_seen: float,
+    ) -> None:
+        """Takes up a trajectory of an earlier process, the one seen longest ago first."""
+    def keys_held(self) -> int:
+        """Keys of the index: what bounds its memory."""
 
 # ---------------------------------------------------------------------------------------------- wire
 

@@ -3,6 +3,7 @@ use pyo3::prelude::*;
 
 mod core_binding;
 mod http_binding;
+mod identity_binding;
 mod sim_binding;
 mod solver_binding;
 mod wire_binding;
@@ -14,6 +15,7 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
     core_binding::register(m)?;
     wire_binding::register(m)?;
     http_binding::register(m)?;
+    identity_binding::register(m)?;
     sim_binding::register(m)?;
     solver_binding::register(m)?;
     Ok(())

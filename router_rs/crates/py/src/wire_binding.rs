@@ -44,6 +44,13 @@ pub struct Scan {
     body: Py<PyBytes>,
 }
 
+impl Scan {
+    /// The bytes that were read.
+    pub(crate) fn body<'py>(&'py self, py: Python<'py>) -> &'py [u8] {
+        self.body.as_bytes(py)
+    }
+}
+
 #[pymethods]
 impl Scan {
     #[getter]
@@ -255,8 +262,8 @@ impl StreamTap {
 
 /// What an answer said.
 #[pyclass(frozen, module = "heddle_core")]
-struct Answer {
-    inner: wire::Answer,
+pub struct Answer {
+    pub(crate) inner: wire::Answer,
 }
 
 #[pymethods]
