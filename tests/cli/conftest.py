@@ -15,6 +15,7 @@ import uvicorn
 from heddle_contracts.admin import EndReason
 from heddle_contracts.steps import Outcome, StepRecord
 from heddle_gateway.app import create_app
+from heddle_gateway.asgi.server_protocol import GatewayProtocol
 from heddle_gateway.settings import load_settings
 from heddle_gateway.store.engine import open_engine
 from heddle_gateway.store.step_writer import StepWriter
@@ -88,7 +89,8 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     app = create_app(load_settings(database=str(path), admin_keys=["sk-admin"]))
     listening = socket.create_server(("127.0.0.1", 0))
     url = f"http://127.0.0.1:{listening.getsockname()[1]}"
-    server = uvicorn.Server(uvicorn.Config(app, lifespan="on", log_config=None))
+    config = uvicorn.Config(app, http=GatewayProtocol, lifespan="on", log_config=None)
+    server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
     thread.start()
     try:
