@@ -6,9 +6,7 @@ emulated workers; what those do must be what the journal says happened next.
 """
 
 import json
-import random
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import heddle_core
@@ -17,24 +15,12 @@ from heddle_shim.emulator.engine import Engine
 from heddle_shim.emulator.engine_config import EngineConfig
 from heddle_shim.emulator.generation import Ending, Generation
 from heddle_shim.emulator.timing import StepCosts, TimingProfile
-from heddle_shim.emulator.tokens import ID_BYTES
+
+from .same_trace import Case, scripts_of, spec_of, tokens
 
 CLOCK_S: Final = 2.1e-6
 """The core's clock has microseconds: an end is told up to one late, and was then worked out from a start
 up to one late."""
-
-
-@dataclass(frozen=True)
-class Case:
-    """A cluster and its load."""
-
-    degrees: Sequence[int]
-    slots: int
-    kv_tokens: int
-    policy: dict[str, Any]
-    trajectories: int
-    most_output: int = 4096
-    chunk: int = 8192
 
 
 ROOMY = Case([1, 2], slots=64, kv_tokens=300_000, policy={"order": "fcfs"}, trajectories=40)
@@ -65,61 +51,6 @@ CASES: Final = {
         [2], slots=8, kv_tokens=60_000, policy={"order": "fcfs", "backlog": 1000}, trajectories=30, chunk=512
     ),
 }
-
-
-def scripts_of(case: Case, seed: int) -> list[Any]:
-    """Groups of four that share a prompt; (prompt, group, start, steps)."""
-    draw = random.Random(seed)
-    scripts = []
-    for index in range(case.trajectories):
-        group = index // 4
-        prompt = 200 + 370 * (group % 5)
-        steps = [
-            (
-                0 if step == 0 else draw.randrange(1, 400),
-                draw.randrange(1, 400),
-                draw.choice([0.0, 0.05, draw.uniform(0.0, 2.0)]),
-            )
-            for step in range(draw.randrange(1, 7))
-        ]
-        scripts.append((prompt, group, round(draw.uniform(0.0, 3.0), 3), steps))
-    return scripts
-
-
-def spec_of(case: Case, seed: int) -> dict[str, Any]:
-    return {
-        "truth": {
-            str(degree): {
-                "costs": costs_of(degree),
-                "slots": case.slots,
-                "kv_tokens": case.kv_tokens,
-            }
-            for degree in case.degrees
-        },
-        "workers": list(case.degrees),
-        "policy": {"placement": "sticky", "admission": "unlimited", **case.policy},
-        "prediction": {"kind": "oracle"},
-        "seed": seed,
-        "most_output": case.most_output,
-        "engine": {"chunked_prefill": case.chunk},
-        "journal": True,
-    }
-
-
-def costs_of(degree: int) -> dict[str, Any]:
-    """The emulator's costs in the simulator's words: its decode step is a straight line in the batch."""
-    costs = StepCosts(TimingProfile(), degree)
-    return {
-        "batches": [1, 2],
-        "step_seconds": [costs.decode_step(1, 0), costs.decode_step(2, 0)],
-        "context_token_s": costs.decode_context,
-        "prefill_fixed_s": costs.prefill([]),
-        "prefill_token_s": costs.prefill([(1, 0)])
-        - costs.prefill([])
-        - costs.prefill([(1, 1)]) / 2
-        + costs.prefill([(1, 0)]) / 2,
-        "prefill_pair_s": costs.prefill([(1, 1)]) - costs.prefill([(1, 0)]),
-    }
 
 
 class EmulatedCluster:
@@ -167,10 +98,6 @@ class EmulatedCluster:
         )
         self.sent[step] = generation
         self.engines[worker].submit(now, [generation])
-
-
-def tokens(seed: str, count: int) -> bytes:
-    return random.Random(seed).randbytes(count * ID_BYTES)
 
 
 def carry_out(

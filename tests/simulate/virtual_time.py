@@ -1,8 +1,8 @@
 """An asyncio event loop whose time is simulated: where nothing is ready, it jumps to the next timer.
 
-What runs on it is the code that runs in production; an hour of waiting takes no time. Sockets work as long as both
-ends are on the loop: what is ready is served before time moves. A loop with nothing ready and no timer would wait
-for ever, and raises instead.
+What runs on it is the code that runs in production; an hour of waiting takes no time. Sockets work as long as
+both ends are on the loop: what is ready is served before time moves. A loop with nothing ready and no timer
+would wait for ever, and raises instead.
 """
 
 import asyncio

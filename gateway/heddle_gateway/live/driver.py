@@ -92,10 +92,12 @@ class Driver:
         max_trajectories: int,
         on_expire: Callable[[LiveTrajectory, str], None],
         clock: Callable[[], int] = monotonic_micros,
+        least_timer_s: float = MIN_TIMER_S,
         on_first_step: Callable[[LiveTrajectory, int], None] = lambda live, prompt_tokens: None,
     ) -> None:
         self._core = core
         self._clock = clock
+        self._least_timer_s = least_timer_s
         self._max_trajectories = max_trajectories
         self._on_expire = on_expire
         self._on_first_step = on_first_step
@@ -423,7 +425,7 @@ class Driver:
             return
         if self._timer is not None:
             self._timer.cancel()
-        wait = max(MIN_TIMER_S, (due - self._clock()) / 1e6)
+        wait = max(self._least_timer_s, (due - self._clock()) / 1e6)
         self._timer_due = due
         self._timer = asyncio.get_running_loop().call_later(wait, self._on_timer)
 
