@@ -134,19 +134,6 @@ class OpenStep:
         """What the answer said, whole or up to where it broke off."""
         self._said = said
 
-    def tokens(self) -> tuple[int, int, int]:
-        """(prompt, output, cached) tokens: the worker's usage, else the estimate and the chunks seen."""
-        said = self._said
-        if said is None:
-            return (self.estimated_prompt_tokens if self.attempts else 0, 0, 0)
-        prompt = _believed(said.prompt_tokens)
-        output = _believed(said.output_tokens)
-        return (
-            self.estimated_prompt_tokens if prompt is None else prompt,
-            said.chunks if output is None else output,
-            _believed(said.cached_tokens) or 0,
-        )
-
     def end(self, outcome: Outcome, *, status: int | None, now: float) -> EndedStep:
         """Closes the account. ``status``: what the caller saw; None when it left before any."""
         if self.phase is StepPhase.ENDED:
@@ -155,7 +142,19 @@ class OpenStep:
         who = self._who
         said = self._said
         shift = self._arrived_epoch - self.arrived_at
-        prompt, output, cached = self.tokens()
+        output = None
+        finish_reason: str | None = None
+        tool_names: tuple[str, ...] = ()
+        if said is None:
+            prompt, cached, chunks = (self.estimated_prompt_tokens if self.attempts else 0), 0, 0
+        else:
+            # The worker's usage; else the estimate, and the chunks seen.
+            counted, output = _believed(said.prompt_tokens), _believed(said.output_tokens)
+            prompt = self.estimated_prompt_tokens if counted is None else counted
+            cached, chunks = _believed(said.cached_tokens) or 0, said.chunks
+            reasons, names = said.finish_reasons, said.tool_names
+            finish_reason = reasons[0] if reasons else None
+            tool_names = tuple(names)
         return EndedStep(
             who.trajectory_id,
             self.tenant,
@@ -172,12 +171,12 @@ class OpenStep:
             self.worker,
             outcome,
             status,
-            said.finish_reasons[0] if said is not None and said.finish_reasons else None,
-            tuple(said.tool_names) if said is not None else (),
+            finish_reason,
+            tool_names,
             prompt,
             cached,
-            output,
-            said is not None and _believed(said.output_tokens) is not None,
+            chunks if output is None else output,
+            output is not None,
             self.priority_level,
             self._arrived_epoch,
             self.dispatched_at + shift if self.dispatched_at is not None else None,

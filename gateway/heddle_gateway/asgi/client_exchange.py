@@ -178,9 +178,13 @@ class ClientExchange:
         """A complete answer with its length. ``lines``: header lines, each ended by CRLF."""
         self.status = status
         self.ended = True
-        head = self._head(status, lines, b"content-length: %d\r\n" % len(body))
-        await self._write(head + body)
-        self._complete()
+        connection = self._connection
+        if connection.flow.write_paused and not self.disconnected:
+            await connection.flow.drain()
+        if not self.disconnected:
+            head = self._head(status, lines, b"content-length: %d\r\n" % len(body))
+            connection.transport.write(head + body)
+            self._complete()
 
     async def begin(self, status: int, lines: bytes) -> None:
         """The head of a streamed answer. It goes out with the first part."""

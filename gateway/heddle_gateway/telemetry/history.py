@@ -56,7 +56,7 @@ class HistoryLimits:
     """Bounds of the queue. The defaults hold six seconds of 10,000 steps a second."""
 
     capacity: int = 65_536
-    batch: int = 256
+    batch: int = 1024
     # How long the first record of a batch waits for company. Also what a killed process loses.
     linger_s: float = 0.25
     prepare_s: float = 5.0

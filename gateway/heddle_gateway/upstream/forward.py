@@ -5,6 +5,7 @@ Invariant: nothing here retries, queues or chooses; it says what happened, and t
 
 import asyncio
 import logging
+import time
 from collections.abc import Sequence
 from typing import Final, Protocol
 
@@ -129,7 +130,7 @@ class Upstream:
         self._pools.clear()
 
     def _new_pool(self, base_url: str) -> WorkerPool:
-        self._forget_unused(asyncio.get_running_loop().time() - UNUSED_POOL_S)
+        self._forget_unused(time.monotonic() - UNUSED_POOL_S)
         pool = self._pools[base_url] = WorkerPool(base_url, self._limits)
         return pool
 

@@ -7,6 +7,7 @@ looking at these two sets. There is no queue here: the core decides who waits, s
 import asyncio
 import socket
 import ssl
+import time
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
@@ -77,13 +78,12 @@ class WorkerPool:
         Hand the connection to ``release`` afterwards, in any case where one was returned.
         Raises an UpstreamError; a cancelled call closes its socket at once.
         """
-        loop = asyncio.get_running_loop()
-        self.used_at = sent_at = loop.time()
+        self.used_at = sent_at = time.monotonic()
         connection = self._take_idle(sent_at)
         was_kept = connection is not None
         while True:
             if connection is None:
-                connection = await self._connect(loop)
+                connection = await self._connect()
             self._busy.add(connection)
             answered = False
             try:
@@ -92,7 +92,7 @@ class WorkerPool:
                 answered = True
                 return connection
             except WorkerLost as lost:
-                if not was_kept or lost.answer_began or loop.time() - sent_at > STALE_WINDOW_S:
+                if not was_kept or lost.answer_began or time.monotonic() - sent_at > STALE_WINDOW_S:
                     raise
             finally:
                 if not answered:
@@ -103,7 +103,7 @@ class WorkerPool:
         """Keeps the connection when its answer is complete, else closes the socket at once."""
         self._busy.discard(connection)
         if connection.reusable:
-            connection.rest(asyncio.get_running_loop().time())
+            connection.rest(time.monotonic())
             self._idle.append(connection)
         else:
             connection.abort()
@@ -128,11 +128,12 @@ class WorkerPool:
             self._idle.clear()
         return None
 
-    async def _connect(self, loop: asyncio.AbstractEventLoop) -> WorkerConnection:
+    async def _connect(self) -> WorkerConnection:
         if len(self._busy) >= self._limits.max_connections:
             raise WorkerOverCommitted(
                 f"{len(self._busy)} connections to {self._host}:{self._port} are in use"
             )
+        loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._limits.connect_timeout_s):
                 transport, connection = await loop.create_connection(
