@@ -10,18 +10,21 @@ import socket
 import sys
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from importlib.metadata import version
+from importlib.metadata import version as version_of_distribution
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from heddle_cli.exit_codes import CommandFailed, Exit
 from starlette.applications import Starlette
+from starlette.types import ASGIApp
 
+from heddle_shim.access import KeyRequired
 from heddle_shim.engine_client import EngineClient
 from heddle_shim.engine_flags import FlagsRefused, KvStore, Options, engine_arguments
 from heddle_shim.engine_path import engine_environment, make_engine_path
 from heddle_shim.engine_process import EngineProcess
+from heddle_shim.engine_version import OLDEST_FOR_KV, parse_version, version_of_command
 from heddle_shim.http_server import AppServer
 from heddle_shim.model_facts import model_facts
 from heddle_shim.plugin_client import PluginClient
@@ -38,6 +41,8 @@ from heddle_shim.transfer.tcp_receiver import TcpReceiver
 
 DEFAULT_ENGINE_PORT = 30000
 SIZES = {"k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
+
+log = logging.getLogger(__name__)
 
 app = typer.Typer(add_completion=False)
 
@@ -189,13 +194,16 @@ async def _start(settings: Settings, stack: AsyncExitStack) -> Shim:
     migrations = Migrations(shim.side, [TcpTransport()])
     stack.push_async_callback(migrations.close)
     moving = MigrationRoutes(
-        shim.side, migrations, {receiver.name: receiver}, shim_version=version("heddle-shim")
+        shim.side, migrations, {receiver.name: receiver}, shim_version=version_of_distribution("heddle-shim")
     )
     listener = socket.create_server((settings.host, settings.port), backlog=256)
     listener.setblocking(False)
     stack.callback(listener.close)
     routes = [*moving.routes(), *ShimRoutes(shim).routes()]
-    await stack.enter_async_context(AppServer(Starlette(routes=routes), listener))
+    app: ASGIApp = Starlette(routes=routes)
+    if settings.engine_key is not None:
+        app = KeyRequired(app, settings.engine_key)
+    await stack.enter_async_context(AppServer(app, listener))
     shim_url = f"http://{settings.advertise}:{listener.getsockname()[1]}"
     for gateway in settings.gateways:
         await _register(settings, stack, shim, gateway, shim_url)
@@ -233,6 +241,11 @@ def _process(settings: Settings, store: PageStore | None) -> EngineProcess | Non
     if settings.launch is None:
         return None
     options = settings.launch
+    said = version_of_command(settings.engine_command, os.environ)
+    version = parse_version(said) if said is not None else None
+    if store is not None and version is not None and version < OLDEST_FOR_KV:
+        log.warning("SGLang %s is too old for its KV to be moved; it is started without the page store", said)
+        store = None
     kv = None
     if store is not None:
         path_or_name = options.get("--model-path") or options.get("--model") or ""
@@ -245,7 +258,7 @@ def _process(settings: Settings, store: PageStore | None) -> EngineProcess | Non
             remove_note(store.root)
 
     return EngineProcess(
-        [*settings.engine_command, *engine_arguments(options, kv)],
+        [*settings.engine_command, *engine_arguments(options, kv, version)],
         engine_environment(dict(os.environ), store.root if store is not None else None, path),
         settings.engine_log,
         forget,

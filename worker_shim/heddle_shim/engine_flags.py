@@ -6,14 +6,18 @@ Source of the options: SGLang 0.5.23, ``arg_groups/fields/``; of what excludes w
 
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from heddle_shim.engine_version import OLDEST_FOR_KV, Version
 
 PLUGIN_MODULE = "heddle_shim.sglang_plugin.storage"
 PLUGIN_CLASS = "HeddlePages"
 
 DEFAULT_PAGE_SIZE = 64
+ASKED_EACH_SECOND = ("/v1/loads", "/server_info", "/model_info", "/metrics", "/ping")
+"""By the shim; left out of the engine's log."""
 
 
 class FlagsRefused(ValueError):
@@ -60,7 +64,7 @@ class Options(Mapping[str, str | None]):
     def __getitem__(self, name: str) -> str | None:
         return self._values[name]
 
-    def __iter__(self):  # type: ignore[no-untyped-def]
+    def __iter__(self) -> Iterator[str]:
         return iter(self._values)
 
     def __len__(self) -> int:
@@ -74,8 +78,9 @@ class Options(Mapping[str, str | None]):
             raise FlagsRefused(f"{name}: {value!r} is not a number") from None
 
 
-def engine_arguments(options: Options, store: KvStore | None) -> list[str]:
-    """All arguments of the server. Without ``store`` the engine's KV cannot be moved.
+def engine_arguments(options: Options, store: KvStore | None, version: Version | None = None) -> list[str]:
+    """All arguments of the server. Without ``store`` the engine's KV cannot be moved. ``version`` of SGLang;
+    None is taken for one that has all options.
 
     Raises:
         FlagsRefused: the user's options exclude what Heddle needs.
@@ -85,15 +90,17 @@ def engine_arguments(options: Options, store: KvStore | None) -> list[str]:
     _refuse_conflicts(options)
     added: list[str] = []
 
-    def default(name: str, value: str | None = None) -> None:
+    def default(name: str, *values: str) -> None:
         if name not in options:
-            added.extend([name] if value is None else [name, value])
+            added.extend([name, *values])
 
     default("--enable-metrics")
     default("--enable-cache-report")
     default("--enable-priority-scheduling")
     default("--default-priority-value", "0")
-    default("--retraction-policy", "priority")
+    if version is None or version >= OLDEST_FOR_KV:
+        default("--retraction-policy", "priority")
+        default("--uvicorn-access-log-exclude-prefixes", *ASKED_EACH_SECOND)
     if store is not None:
         default("--page-size", str(DEFAULT_PAGE_SIZE))
         default("--enable-hierarchical-cache")

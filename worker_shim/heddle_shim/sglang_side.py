@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from heddle_contracts.kv import EngineFacts, KvNamespace, MigrationFault, MigrationRequest
 
+from heddle_shim.engine_version import OLDEST_FOR_KV, parse_version
 from heddle_shim.engine_watch import EngineSeen, EngineWatch
 from heddle_shim.page_hashes import page_hashes
 from heddle_shim.plugin_client import PluginClient, PluginRefused, PluginSilent
@@ -18,8 +19,6 @@ from heddle_shim.transfer.stored_pages import StoredSink, StoredSource
 
 log = logging.getLogger(__name__)
 
-OLDEST_FOR_KV: Final = (0, 5, 23)
-"""The HiCache interface and the page hashes were read from this release; another may name pages otherwise."""
 WRITTEN_THROUGH_S: Final = 2.0
 """The engine stores pages in the background; the last of a step are there within this, or never."""
 POLL_S: Final = 0.01
@@ -84,7 +83,7 @@ class SGLangSide:
 
     def _misfit(self, seen: EngineSeen) -> str | None:
         info = seen.info
-        if version_of(info) < OLDEST_FOR_KV:
+        if parse_version(info.get("version")) < OLDEST_FOR_KV:
             oldest = ".".join(map(str, OLDEST_FOR_KV))
             return f"version: SGLang {info.get('version')} is older than {oldest}; update it"
         for name, why in UNMOVABLE.items():
@@ -186,17 +185,6 @@ class SGLangSide:
         if self._store is not None and self._misfit(seen) is None and read_note(self._store.root):
             found.append("page_store")
         return (*found, *self.plugin_features)
-
-
-def version_of(info: dict[str, Any]) -> tuple[int, ...]:
-    """The release's numbers; (0,) where it says none."""
-    parts = str(info.get("version") or "0").split("+")[0].split(".")
-    numbers = []
-    for part in parts:
-        if not part.isdecimal():
-            break
-        numbers.append(int(part))
-    return tuple(numbers) or (0,)
 
 
 def _text(value: Any) -> str | None:

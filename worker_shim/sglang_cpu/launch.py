@@ -11,6 +11,8 @@ What it bridges, and why. Nothing of SGLang's scheduler, cache, sampler, model o
    sgl_kernel.kvcacheio.transfer_kv_direct, is done by torch indexing, and host memory is not pinned.
 3. HiCache's page hashes: SGLang compiles them at first use, with ninja and OpenSSL's headers, which a bare
    machine lacks. The same hash by hashlib; the tree's own, in its Rust, must agree for a page to be found.
+4. Several ranks: torch's CUDA build brings NCCL, which SGLang would use if it can be loaded; without it the
+   ranks talk over gloo.
 """
 
 import hashlib
@@ -24,6 +26,7 @@ os.environ.setdefault("SGLANG_USE_CPU_ENGINE", "1")
 # OpenMP's spinning stalls decode when another process wants the core.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("SGLANG_NCCL_SO_PATH", "/nonexistent/libnccl.so")
 
 import torch
 

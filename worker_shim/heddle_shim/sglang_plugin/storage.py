@@ -47,6 +47,8 @@ class HeddlePages(HiCacheStorage):  # type: ignore[misc]
                 " start it without --hicache-storage-backend dynamic"
             )
         self._current()
+        # The shim learns the new name at once, not with the next page.
+        LIVE.on_update.append(self._current)
 
     # ---------------------------------------------------------------- called by SGLang's storage threads
 
@@ -94,6 +96,8 @@ class HeddlePages(HiCacheStorage):  # type: ignore[misc]
             self._store.drop(shelf.namespace)
 
     def close(self) -> None:
+        if self._current in LIVE.on_update:
+            LIVE.on_update.remove(self._current)
         self._store.close()
 
     # ---------------------------------------------------------------- which pages

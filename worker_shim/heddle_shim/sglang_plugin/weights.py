@@ -8,6 +8,7 @@ else pages of the old weights could get the new name.
 """
 
 import threading
+from collections.abc import Callable
 
 
 class LiveWeights:
@@ -18,6 +19,8 @@ class LiveWeights:
         self._updating = 0
         self._base: str | None = None
         self._unnamed = 0
+        self.on_update: list[Callable[[], object]] = []
+        """Called at the end of each update, in the scheduler's thread."""
 
     def begin_update(self) -> None:
         with self._lock:
@@ -30,6 +33,8 @@ class LiveWeights:
             if changed and version == self._base:
                 self._unnamed += 1
             self._settle(version)
+        for hear in self.on_update:
+            hear()
 
     def name(self, version: str) -> str | None:
         """The name of the weights, where ``version`` is the engine's own; None in the middle of an update."""
