@@ -5,11 +5,11 @@ import random
 from types import SimpleNamespace
 
 import pytest
-from heddle_core import Core, Dispatch, Expire, Reject, Withdraw, replay
+from heddle_core import CancelMigration, Core, Dispatch, Expire, Migrate, Reject, Withdraw, replay
 from heddle_core.names import Outcome
 
 SECOND = 1_000_000
-Action = Dispatch | Reject | Withdraw | Expire
+Action = Dispatch | Reject | Withdraw | Migrate | CancelMigration | Expire
 
 
 def core_with_workers(
@@ -245,3 +245,68 @@ def test_without_a_journal_nothing_is_written_down() -> None:
     core = core_with_workers()
     core.step_arrived(0, 1, 1, group=None, prompt_tokens=1)
     assert core.take_journal() == b""
+
+
+def linked_core(policy: dict[str, object] | None = None) -> Core:
+    """Two workers that can move KV; trajectory 1 is at home on the first of them."""
+    core = Core(json.dumps({"placement": "sticky", "migration": "never"} | (policy or {})))
+    for worker in (1, 2):
+        core.worker_up(
+            0,
+            worker,
+            1,
+            degree=1,
+            slots=4,
+            kv_tokens=0,
+            has_priority=True,
+            transfer_tokens_per_s=1e6,
+            transfer_setup_us=1000,
+            weights=3,
+        )
+    core.step_arrived(0, 1, 1, group=None, prompt_tokens=100)
+    end(core, SECOND, 1, output_tokens=50)
+    return core
+
+
+def test_a_move_is_ordered_with_all_that_the_driver_needs_and_told_of_until_it_has_ended() -> None:
+    core = linked_core()
+    (migrate,) = core.migration_asked(SECOND, 1, 2)
+    assert isinstance(migrate, Migrate)
+    assert (migrate.trajectory, migrate.from_worker, migrate.to_worker) == (1, 1, 2)
+    assert (migrate.from_generation, migrate.to_generation, migrate.tokens) == (1, 1, 150)
+    assert (migrate.within_us, migrate.worth_us) == (SECOND, None)
+    assert repr(migrate).startswith(f"Migrate(migration={migrate.migration}, trajectory=1, from_worker=1")
+    (view,) = core.move_views()
+    assert (view["state"], view["asked_by"], view["expected_us"]) == ("moving", "operator", 1150)
+    assert core.migration_landed(SECOND + 1200, migrate.migration, 144) == []
+    assert core.move_views() == []
+    trajectory = core.trajectory_view(1)
+    assert trajectory is not None
+    assert (trajectory["home"], trajectory["resident_tokens"]) == (2, 144)
+
+
+def test_a_move_is_called_off_when_its_trajectory_ends_and_its_end_is_still_taken() -> None:
+    core = linked_core()
+    (migrate,) = core.migration_asked(SECOND, 1, 2)
+    assert isinstance(migrate, Migrate)
+    cancel, expire = core.trajectory_finished(SECOND, 1)
+    assert isinstance(cancel, CancelMigration)
+    assert (cancel.migration, cancel.from_worker, cancel.to_worker) == (migrate.migration, 1, 2)
+    assert isinstance(expire, Expire)
+    assert core.migration_failed(SECOND, migrate.migration, "cancelled") == []
+    assert core.stats()["migrations_cancelled_total"] == 1
+    assert core.audit() == []
+
+
+def test_other_weights_void_the_kv_and_refusals_name_the_field() -> None:
+    core = linked_core()
+    assert core.weights_updated(SECOND, 1, 1, 4) == []
+    trajectory = core.trajectory_view(1)
+    assert trajectory is not None
+    assert trajectory["resident_tokens"] == 0
+    with pytest.raises(ValueError, match="trajectory: has no KV that is known of"):
+        core.migration_asked(SECOND, 1, 2)
+    with pytest.raises(ValueError, match="trajectory 9 is not known"):
+        core.migration_asked(SECOND, 9, 2)
+    with pytest.raises(ValueError, match="why: "):
+        core.migration_failed(SECOND, 1, "tired")  # type: ignore[arg-type]

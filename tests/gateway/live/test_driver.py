@@ -28,6 +28,7 @@ class Facts:
     slots: int = 1
     kv_tokens: int = 0
     has_priority: bool = True
+    weight_version: str | None = None
 
 
 @dataclass
