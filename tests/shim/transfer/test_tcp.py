@@ -265,7 +265,7 @@ async def test_an_arrival_that_is_never_finished_ends_by_itself(
     source = MemorySource(slow_engine.own, hash_chain(3))
     host, _, port = receiver.address.rpartition(":")
     _, writer = await asyncio.open_connection(host, int(port))
-    body = pack_offer(offer_of(source))
+    body = pack_offer(offer_of(source), "tcp")
     writer.write(PREAMBLE + HEADER.pack(FrameType.OFFER, 0, 0, len(body)) + body)
     await eventually(lambda: receiver.arriving == 1)
 
@@ -343,7 +343,7 @@ async def test_a_page_that_was_not_offered_ends_the_connection(
     source = MemorySource(make_namespace(), hash_chain(3))
     size = source.namespace.layout.page_bytes + 4 if length is None else length
     host, _, port = receiver.address.rpartition(":")
-    body = pack_offer(offer_of(source))
+    body = pack_offer(offer_of(source), "tcp")
     async with asyncio.timeout(PATIENCE_S):
         reader, writer = await asyncio.open_connection(host, int(port))
         writer.write(PREAMBLE + HEADER.pack(FrameType.OFFER, 0, 0, len(body)) + body)

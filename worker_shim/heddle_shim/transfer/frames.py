@@ -6,7 +6,7 @@ into the buffer they are stored from. Numbers are little-endian.
     sender   OFFER   JSON and the raw page hashes      receiver   ACCEPT  a bit a page: is it wanted?
              PAGE    a CRC-32 a part, the parts                   REFUSE  fault and detail; at any time
              END     page: how many of the prefix there are       DONE    page: how many are whole here
-             FORGET  id of an offer; instead of OFFER
+             FORGET  id of an offer; instead of OFFER     TAKEN   a page is stored, its slot is free (mover)
 """
 
 import asyncio
@@ -33,6 +33,8 @@ MAX_PAGES: Final = 1_000_000
 MAX_TEXT: Final = 64 * 1024
 """Most bytes of the JSON in a frame."""
 SOCKET_BUFFER: Final = 4 << 20
+INLINE: Final = "tcp"
+"""The pages' bytes go over the connection itself."""
 
 
 class FrameType(IntEnum):
@@ -43,6 +45,7 @@ class FrameType(IntEnum):
     END = 5
     DONE = 6
     FORGET = 7
+    TAKEN = 8
 
 
 class Frame(NamedTuple):
@@ -122,21 +125,22 @@ class FrameSocket:
         self._sock.close()
 
 
-def pack_offer(offer: Offer) -> bytes:
-    """Body of an OFFER frame."""
+def pack_offer(offer: Offer, by: str) -> bytes:
+    """Body of an OFFER frame. ``by``: the transport that carries the pages' bytes."""
     facts = {
         "id": offer.id,
         "trajectory": offer.trajectory,
         "namespace": offer.namespace.model_dump(mode="json"),
         "deadline_s": offer.deadline_s,
         "pages": len(offer.hashes),
+        "by": by,
     }
     text = json.dumps(facts).encode()
     return struct.pack("<I", len(text)) + text + bytes.fromhex("".join(offer.hashes))
 
 
-def unpack_offer(body: bytearray) -> Offer:
-    """The offer in a body.
+def unpack_offer(body: bytearray) -> tuple[Offer, str]:
+    """The offer in a body, and the transport that carries the pages' bytes.
 
     Raises:
         ConnectionBroken: it is none.
@@ -150,13 +154,16 @@ def unpack_offer(body: bytearray) -> Offer:
         hashes = tuple(names[at : at + 64] for at in range(0, len(names), 64))
         namespace = KvNamespace.model_validate(facts["namespace"])
         deadline = min(3600.0, max(0.0, float(facts["deadline_s"])))
-        return Offer(str(facts["id"]), str(facts["trajectory"]), namespace, hashes, deadline)
+        offer = Offer(str(facts["id"]), str(facts["trajectory"]), namespace, hashes, deadline)
+        return offer, str(facts["by"])
     except (ValueError, KeyError, TypeError, struct.error, ValidationError) as error:
         raise ConnectionBroken(f"an OFFER that cannot be read: {error}") from error
 
 
 def pack_missing(missing: Sequence[int], pages: int) -> bytes:
-    """Body of an ACCEPT frame: bit ``index`` is set where the page is wanted."""
+    """Start of an ACCEPT frame's body: bit ``index`` is set where the page is wanted. The rest is a mover's
+    note in JSON.
+    """
     bits = bytearray((pages + 7) // 8)
     for index in missing:
         bits[index >> 3] |= 1 << (index & 7)
@@ -165,9 +172,20 @@ def pack_missing(missing: Sequence[int], pages: int) -> bytes:
 
 def unpack_missing(bits: bytes | bytearray, pages: int) -> list[int]:
     """Indices of the wanted pages, rising."""
-    if len(bits) != (pages + 7) // 8:
+    if len(bits) < (pages + 7) // 8:
         raise ConnectionBroken(f"an ACCEPT of {len(bits)} bytes for {pages} pages")
     return [index for index in range(pages) if bits[index >> 3] >> (index & 7) & 1]
+
+
+def unpack_note(body: bytes | bytearray, pages: int) -> dict[str, Any]:
+    """The mover's note of an ACCEPT."""
+    try:
+        note = json.loads(body[(pages + 7) // 8 :])
+    except ValueError as error:
+        raise ConnectionBroken(f"an ACCEPT whose note cannot be read: {error}") from error
+    if not isinstance(note, dict):
+        raise ConnectionBroken("an ACCEPT whose note is no object")
+    return note
 
 
 def pack_fault(fault: TransferFault) -> bytes:

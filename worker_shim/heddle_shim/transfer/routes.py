@@ -116,7 +116,7 @@ class MigrationRoutes:
         )
 
     async def health(self, _: Request) -> Response:
-        arriving = sum(receiver.arriving for receiver in self._receivers.values())
+        arriving = sum(receiver.arriving for receiver in set(self._receivers.values()))
         state = self._engine.state()
         answer = ShimHealth(
             instance=self.instance, engine=state, migrations=self._migrations.running + arriving

@@ -17,6 +17,7 @@ from heddle_contracts.kv import MigrationFault
 from heddle_shim.transfer.engine_side import Offer, PageSource
 from heddle_shim.transfer.faults import TransferFault
 from heddle_shim.transfer.frames import (
+    INLINE,
     MAX_PAGES,
     MAX_TEXT,
     PREAMBLE,
@@ -27,7 +28,10 @@ from heddle_shim.transfer.frames import (
     pack_offer,
     unpack_fault,
     unpack_missing,
+    unpack_note,
 )
+from heddle_shim.transfer.mover import SLOTS, Mover, Writer
+from heddle_shim.transfer.page_file import Part
 from heddle_shim.transfer.transport import Progress
 
 CONNECT_S: Final = 5.0
@@ -44,9 +48,16 @@ OURS: Final = frozenset({MigrationFault.CHECKSUM, MigrationFault.WEIGHTS_CHANGED
 
 
 class TcpTransport:
-    """Pushes to ``TcpReceiver``. One instance serves any number of pushes."""
+    """Pushes to ``TcpReceiver``. One instance serves any number of pushes. With a ``mover`` the pages' bytes
+    go by it, and the connection carries the rest.
+    """
 
-    name: Final = "tcp"
+    def __init__(self, mover: Mover | None = None) -> None:
+        self._mover = mover
+
+    @property
+    def name(self) -> str:
+        return "tcp" if self._mover is None else self._mover.name
 
     async def push(self, address: str, offer: Offer, source: PageSource, progress: Progress) -> None:
         """As ``Transport.push``; ``address`` is host:port."""
@@ -71,7 +82,7 @@ class TcpTransport:
             progress.attempts += 1
             left = Offer(offer.id, offer.trajectory, offer.namespace, offer.hashes, ends - loop.time())
             try:
-                await _attempt(address, left, source, progress)
+                await _attempt(address, left, source, progress, self._mover)
                 return
             except TransferFault as fault:
                 spoilt += 1
@@ -86,17 +97,26 @@ class TcpTransport:
                 await asyncio.sleep(FIRST_PAUSE_S * 2 ** max(0, in_vain - 1))
 
 
-async def _attempt(address: str, offer: Offer, source: PageSource, progress: Progress) -> None:
+async def _attempt(
+    address: str, offer: Offer, source: PageSource, progress: Progress, mover: Mover | None
+) -> None:
     wire = await _connect(address)
+    way: _Inline | _Moved | None = None
     try:
-        await wire.send(FrameType.OFFER, pack_offer(offer))
+        await wire.send(FrameType.OFFER, pack_offer(offer, INLINE if mover is None else mover.name))
         answer = await _expect(wire, FrameType.ACCEPT)
-        missing = unpack_missing(await wire.body(answer, MAX_PAGES // 8 + 1), len(offer.hashes))
+        accepted = await wire.body(answer, MAX_PAGES // 8 + 1 + MAX_TEXT)
+        missing = unpack_missing(accepted, len(offer.hashes))
+        if mover is None:
+            way = _Inline(wire)
+        else:
+            note = unpack_note(accepted, len(offer.hashes))
+            way = _Moved(wire, mover.writer(note, offer.namespace.layout.page_bytes))
         if progress.attempts == 1:
             progress.present = len(offer.hashes) - len(missing)
-        reply = asyncio.create_task(_expect(wire, FrameType.DONE))
+        reply = asyncio.create_task(way.done())
         try:
-            await _send_pages(wire, offer, missing, source, progress, reply)
+            await _send_pages(wire, way, offer, missing, source, progress, reply)
         except ConnectionError:
             # What the receiver said last explains the break better than the break itself.
             await asyncio.wait([reply], timeout=CONNECT_S)
@@ -107,11 +127,63 @@ async def _attempt(address: str, offer: Offer, source: PageSource, progress: Pro
             reply.cancel()
             await asyncio.gather(reply, return_exceptions=True)
     finally:
+        if isinstance(way, _Moved):
+            way.close()
         wire.close()
+
+
+class _Inline:
+    """Pages go over the connection."""
+
+    def __init__(self, wire: FrameSocket) -> None:
+        self._wire = wire
+
+    async def send(self, index: int, page: Sequence[Part], reply: asyncio.Task[Frame]) -> None:
+        data = [part.data for part in page]
+        await self._wire.send(FrameType.PAGE, _checksums(page), *data, parts=len(page), page=index)
+
+    async def done(self) -> Frame:
+        """What the receiver says when it has all."""
+        return await _expect(self._wire, FrameType.DONE)
+
+
+class _Moved:
+    """Pages are written into the receiver's slots; the connection says which one is there."""
+
+    def __init__(self, wire: FrameSocket, writer: Writer) -> None:
+        self._wire, self._writer = wire, writer
+        self._free = asyncio.Semaphore(SLOTS)
+        self._turn = 0
+
+    async def send(self, index: int, page: Sequence[Part], reply: asyncio.Task[Frame]) -> None:
+        free = asyncio.create_task(self._free.acquire())
+        try:
+            await asyncio.wait({free, reply}, return_when=asyncio.FIRST_COMPLETED)
+            if not free.done():
+                reply.result()
+                raise ConnectionBroken("the receiver was done before it had all pages")
+        finally:
+            free.cancel()
+        await self._writer.write(self._turn % SLOTS, [part.data for part in page])
+        self._turn += 1
+        await self._wire.send(FrameType.PAGE, _checksums(page), parts=len(page), page=index)
+
+    async def done(self) -> Frame:
+        while (frame := await _expect(self._wire, FrameType.DONE, FrameType.TAKEN)).type is FrameType.TAKEN:
+            self._free.release()
+        return frame
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+def _checksums(page: Sequence[Part]) -> bytes:
+    return struct.pack(f"<{len(page)}I", *(part.crc for part in page))
 
 
 async def _send_pages(
     wire: FrameSocket,
+    way: _Inline | _Moved,
     offer: Offer,
     missing: Sequence[int],
     source: PageSource,
@@ -129,8 +201,7 @@ async def _send_pages(
                 break
             after = missing[place + 1] if place + 1 < len(missing) else None
             upcoming = asyncio.create_task(source.read(after)) if after is not None else None
-            crcs = struct.pack(f"<{len(page)}I", *(part.crc for part in page))
-            await wire.send(FrameType.PAGE, crcs, *(part.data for part in page), parts=len(page), page=index)
+            await way.send(index, page, reply)
             if reply.done():
                 reply.result()
                 raise ConnectionBroken("the receiver was done before it had all pages")
@@ -144,12 +215,12 @@ async def _send_pages(
     progress.complete = (await reply).page
 
 
-async def _expect(wire: FrameSocket, kind: FrameType) -> Frame:
+async def _expect(wire: FrameSocket, *kinds: FrameType) -> Frame:
     frame = await wire.receive()
     if frame.type is FrameType.REFUSE:
         raise unpack_fault(await wire.body(frame, MAX_TEXT))
-    if frame.type is not kind:
-        raise ConnectionBroken(f"{frame.type.name} where {kind.name} was expected")
+    if frame.type not in kinds:
+        raise ConnectionBroken(f"{frame.type.name} where {kinds[0].name} was expected")
     return frame
 
 

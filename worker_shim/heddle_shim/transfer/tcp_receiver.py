@@ -7,6 +7,7 @@ arrival are in memory, one being received and one being stored, so a slow store 
 
 import asyncio
 import contextlib
+import json
 import logging
 import socket
 import struct
@@ -20,6 +21,7 @@ from heddle_shim.transfer.engine_side import EngineSide, Offer, PageSink
 from heddle_shim.transfer.faults import TransferFault
 from heddle_shim.transfer.frames import (
     HASH_BYTES,
+    INLINE,
     MAX_PAGES,
     MAX_TEXT,
     PREAMBLE,
@@ -31,6 +33,7 @@ from heddle_shim.transfer.frames import (
     pack_missing,
     unpack_offer,
 )
+from heddle_shim.transfer.mover import SLOTS, Mover, SlotPool
 from heddle_shim.transfer.page_file import Part, checksum
 
 log = logging.getLogger(__name__)
@@ -62,12 +65,18 @@ class TcpReceiver:
     name: Final = "tcp"
 
     def __init__(
-        self, engine: EngineSide, host: str = "127.0.0.1", port: int = 0, advertise: str = ""
+        self,
+        engine: EngineSide,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        advertise: str = "",
+        movers: Sequence[Mover] = (),
     ) -> None:
         """Listens on ``host``:``port`` (0 takes a free one) from ``start`` on; others reach it at
-        ``advertise``, by default the host.
+        ``advertise``, by default the host. ``movers`` may carry the pages' bytes instead of the connection.
         """
         self._engine = engine
+        self._movers = {mover.name: (mover, SlotPool(mover)) for mover in movers}
         self._host, self._port = host, port
         self._advertise = advertise or host
         self._listener: socket.socket | None = None
@@ -147,7 +156,7 @@ class TcpReceiver:
             if frame.type is FrameType.FORGET:
                 await self._forget(body.decode(errors="replace"))
             elif frame.type is FrameType.OFFER:
-                await self._take_in(wire, unpack_offer(body))
+                await self._take_in(wire, *unpack_offer(body))
             else:
                 raise ConnectionBroken(f"{frame.type.name} before an offer")
         except TransferFault as fault:
@@ -160,12 +169,18 @@ class TcpReceiver:
         finally:
             wire.close()
 
-    async def _take_in(self, wire: FrameSocket, offer: Offer) -> None:
+    async def _take_in(self, wire: FrameSocket, offer: Offer, by: str) -> None:
+        if by != INLINE and by not in self._movers:
+            raise TransferFault(MigrationFault.MISMATCH, f"transport: {by} is not there at the target")
         arrival = await self._arrival(offer)
         arrival.task = asyncio.current_task()
         self._set_timer(arrival, offer.deadline_s + RESUME_S)
         try:
-            await self._receive(wire, arrival)
+            if by == INLINE:
+                buffers = [memoryview(bytearray(offer.namespace.layout.page_bytes)) for _ in range(SLOTS)]
+                await self._receive(wire, arrival, buffers, None)
+            else:
+                await self._receive_moved(wire, arrival, *self._movers[by])
         except TransferFault as fault:
             # A page that came broken may come whole the next time; nothing else gets better by itself.
             if fault.fault is not MigrationFault.CHECKSUM:
@@ -176,11 +191,27 @@ class TcpReceiver:
                 arrival.task = None
                 self._set_timer(arrival, RESUME_S)
 
-    async def _receive(self, wire: FrameSocket, arrival: _Arrival) -> None:
+    async def _receive_moved(
+        self, wire: FrameSocket, arrival: _Arrival, mover: Mover, pool: SlotPool
+    ) -> None:
+        slots = pool.take(arrival.offer.namespace.layout.page_bytes)
+        try:
+            await self._receive(wire, arrival, [memory.view for memory in slots], mover.note(slots))
+        finally:
+            pool.give_back(slots)
+
+    async def _receive(
+        self,
+        wire: FrameSocket,
+        arrival: _Arrival,
+        buffers: Sequence[memoryview],
+        note: dict[str, Any] | None,
+    ) -> None:
+        """``note``: of the mover that fills the buffers; None where the connection does."""
         offer = arrival.offer
         layout = offer.namespace.layout
-        await wire.send(FrameType.ACCEPT, pack_missing(arrival.sink.missing(), len(offer.hashes)))
-        buffers = [bytearray(layout.page_bytes) for _ in range(2)]
+        wanted = pack_missing(arrival.sink.missing(), len(offer.hashes))
+        await wire.send(FrameType.ACCEPT, wanted, b"" if note is None else json.dumps(note).encode())
         storing: asyncio.Task[None] | None = None
         try:
             for turn in range(len(offer.hashes) + 1):
@@ -188,11 +219,13 @@ class TcpReceiver:
                     frame = await wire.receive()
                 if frame.type is FrameType.END:
                     break
-                _check_page(frame, offer)
-                crcs, parts = await _page(wire, memoryview(buffers[turn % 2]), layout.parts)
+                _check_page(frame, offer, inline=note is None)
+                buffer = buffers[turn % SLOTS]
+                crcs, parts = await _page(wire, buffer, layout.parts, inline=note is None)
                 if storing is not None:
                     await storing
-                storing = asyncio.create_task(_store(arrival.sink, frame.page, parts, crcs))
+                taken = None if note is None else wire
+                storing = asyncio.create_task(_store(arrival.sink, frame.page, parts, crcs, taken))
             else:
                 raise ConnectionBroken("more pages than were offered")
             if storing is not None:
@@ -260,32 +293,39 @@ class TcpReceiver:
         self._own(self._forget(offer_id))
 
 
-def _check_page(frame: Frame, offer: Offer) -> None:
+def _check_page(frame: Frame, offer: Offer, *, inline: bool) -> None:
     layout = offer.namespace.layout
     if frame.type is not FrameType.PAGE:
         raise ConnectionBroken(f"{frame.type.name} among pages")
-    if frame.parts != layout.parts or frame.length != layout.page_bytes + 4 * layout.parts:
+    expected = 4 * layout.parts + (layout.page_bytes if inline else 0)
+    if frame.parts != layout.parts or frame.length != expected:
         raise ConnectionBroken(f"a page of {frame.length} bytes in {frame.parts} parts was not offered")
     if frame.page >= len(offer.hashes):
         raise ConnectionBroken(f"page {frame.page} of {len(offer.hashes)}")
 
 
 async def _page(
-    wire: FrameSocket, buffer: memoryview, count: int
+    wire: FrameSocket, buffer: memoryview, count: int, *, inline: bool
 ) -> tuple[tuple[int, ...], list[memoryview]]:
     """Checksums and parts of a page whose header was read."""
     crcs = bytearray(4 * count)
     await wire.receive_into(memoryview(crcs))
-    await wire.receive_into(buffer)
+    if inline:
+        await wire.receive_into(buffer)
     size = len(buffer) // count
     parts = [buffer[at : at + size] for at in range(0, len(buffer), size)]
     return struct.unpack(f"<{count}I", crcs), parts
 
 
-async def _store(sink: PageSink, index: int, parts: Sequence[memoryview], crcs: Sequence[int]) -> None:
+async def _store(
+    sink: PageSink, index: int, parts: Sequence[memoryview], crcs: Sequence[int], taken: FrameSocket | None
+) -> None:
+    """Verifies and stores a page; tells the sender over ``taken`` that its slot is free."""
     found = await asyncio.to_thread(lambda: [checksum(part) for part in parts])
     if found != list(crcs):
         raise TransferFault(
             MigrationFault.CHECKSUM, f"page {index} arrived with another checksum than it left"
         )
     await sink.write(index, [Part(data, crc) for data, crc in zip(parts, found, strict=True)])
+    if taken is not None:
+        await taken.send(FrameType.TAKEN, page=index)

@@ -1,0 +1,29 @@
+"""Transports that are installed as extras, by name."""
+
+from collections.abc import Callable
+from typing import Final
+
+from heddle_shim.transfer.mooncake import MooncakeMover
+from heddle_shim.transfer.mover import Mover
+from heddle_shim.transfer.nixl import NixlMover
+
+EXTRAS: Final[dict[str, Callable[[str], Mover]]] = {
+    "mooncake": MooncakeMover,
+    "mooncake-tcp": lambda host: MooncakeMover(host, protocol="tcp"),
+    "nixl": lambda host: NixlMover(),
+}
+"""The argument is the address others reach this host at."""
+
+
+def load_mover(name: str, host: str) -> Mover:
+    """The engine of an extra transport.
+
+    Raises:
+        ValueError: no transport of this name.
+        TransportMissing: it is not installed, or does not start here.
+    """
+    try:
+        make = EXTRAS[name]
+    except KeyError:
+        raise ValueError(f"transport: {name!r} is not known; known are tcp, {', '.join(EXTRAS)}") from None
+    return make(host)
