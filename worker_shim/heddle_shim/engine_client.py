@@ -49,8 +49,11 @@ class EngineLoad:
 class EngineClient:
     """One server. ``close`` it."""
 
-    def __init__(self, base_url: str, api_key: str | None = None) -> None:
+    def __init__(
+        self, base_url: str, api_key: str | None = None, scheduler_timeout_s: float = SCHEDULER_S
+    ) -> None:
         self.base_url: Final = base_url.rstrip("/")
+        self._patience_s = scheduler_timeout_s
         headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
         self._http = httpx.AsyncClient(base_url=self.base_url, headers=headers, trust_env=False)
 
@@ -65,7 +68,7 @@ class EngineClient:
             if error.status != 404:
                 return False
             try:
-                await self._get("/health", SCHEDULER_S)  # releases before 0.5.20 have no /ping
+                await self._get("/health", self._patience_s)  # releases before 0.5.20 have no /ping
             except EngineRefused:
                 return False
         return True
@@ -89,7 +92,7 @@ class EngineClient:
 
     async def load(self) -> EngineLoad:
         """Raises EngineAbsent, EngineSilent, EngineRefused."""
-        ranks = (await self._json("/v1/loads?include=core", SCHEDULER_S)).get("loads") or []
+        ranks = (await self._json("/v1/loads?include=core", self._patience_s)).get("loads") or []
 
         def total(name: str) -> float:
             return sum(float(rank.get(name) or 0) for rank in ranks)
@@ -107,7 +110,7 @@ class EngineClient:
 
     async def metrics(self) -> Mapping[str, float]:
         """Samples of ``/metrics`` summed over labels. Raises EngineAbsent, EngineSilent, EngineRefused."""
-        reply = await self._get("/metrics", SCHEDULER_S)
+        reply = await self._get("/metrics", self._patience_s)
         sums: dict[str, float] = {}
         for family in text_string_to_metric_families(reply.text):
             for sample in family.samples:
@@ -118,11 +121,11 @@ class EngineClient:
         """The first path that exists; the others are what older releases call it."""
         for path in paths[:-1]:
             try:
-                return await self._json(path, SCHEDULER_S)
+                return await self._json(path, self._patience_s)
             except EngineRefused as error:
                 if error.status != 404:
                     raise
-        return await self._json(paths[-1], SCHEDULER_S)
+        return await self._json(paths[-1], self._patience_s)
 
     async def _json(self, path: str, timeout_s: float) -> dict[str, Any]:
         try:

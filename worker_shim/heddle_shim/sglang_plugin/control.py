@@ -22,6 +22,9 @@ class Control:
         self._socket.setsockopt(zmq.LINGER, 0)
         self._socket.bind(address)
 
+    def close(self) -> None:
+        self._socket.close()
+
     def requests(self) -> list[tuple[bytes, dict[str, Any]]]:
         """What has come, as (asker, request)."""
         found = []
