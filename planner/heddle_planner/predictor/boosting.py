@@ -1,12 +1,14 @@
 """Gradient-boosted quantiles of the remaining length: the default predictor.
 
-Three layers, each fitted to what the one before got wrong on tasks it had not seen:
+Four layers, each fitted to what the ones before got wrong on tasks they had not seen:
 
 1. *history*: a lognormal length given what was generated, which finished siblings sharpen;
-2. *location*: boosted trees on the logarithm of the ratio of truth to (1), then a weight for each age that
-says
-   how much of the trees' opinion has proved right: early steps tell little, and noise must not reorder them;
-3. *quantiles*: boosted quantiles of what remains, shifted to hold what they say (`calibration`).
+2. *wording*: ridge regression on hashed words, where there is text;
+3. *location*: boosted trees on the logarithm of the ratio of truth to (1) and (2);
+4. *quantiles*: boosted quantiles of what is still wrong, shifted to hold what they say (`calibration`).
+
+Layers 2 and 3 have a weight for each age, which says how much of their opinion proved right on held-out
+tasks: early steps tell little, and noise must not reorder them.
 
 Unfinished trajectories count as longer than what was seen of them (`censoring`).
 """
@@ -23,15 +25,19 @@ from numpy.typing import NDArray
 
 from heddle_planner.predictor.calibration import MeanCalibration, conformal_shifts
 from heddle_planner.predictor.censoring import Flags, above, residual_spread, starting_targets
+from heddle_planner.predictor.cues import PROMPT_TEXT_FEATURES
 from heddle_planner.predictor.features import FEATURES, StepFeatures
 from heddle_planner.predictor.folds import task_folds, thinned
 from heddle_planner.predictor.history import History
 from heddle_planner.predictor.protocol import QUANTILES, Example, Floats, Prediction, PredictorError
+from heddle_planner.predictor.wording import Wording
 
 FORMAT: Final = 1
 FOLDS: Final = 5
 MOST_ROWS: Final = 24_000
 LEAST_TRAJECTORIES: Final = 8
+_TREE_COLUMNS: Final = [place for place, name in enumerate(FEATURES) if name not in PROMPT_TEXT_FEATURES]
+"""Signs of the prompt's text are the same at each step: trees would learn trajectories by heart."""
 AGES: Final = (0, 1, 2, 4, 8, 16)
 """First steps of the ages that have a weight of their own."""
 _WEIGHT_PRIOR: Final = 20.0
@@ -73,6 +79,7 @@ class _Data:
     finished: Flags
     weight: Floats
     steps: NDArray[np.intp]
+    words: list[NDArray[np.int64] | None]
 
     def take(self, rows: NDArray[Any]) -> "_Data":
         return _Data(
@@ -82,6 +89,7 @@ class _Data:
             self.finished[rows],
             self.weight[rows],
             self.steps[rows],
+            [self.words[row] for row in np.arange(len(self.words))[rows].tolist()],
         )
 
 
@@ -92,7 +100,9 @@ class Boosting:
     name: ClassVar[str] = "boosting"
 
     _history: History = field(default_factory=History)
+    _wording: Wording = field(default_factory=Wording)
     _location: lightgbm.Booster | None = None
+    _word_weights: Floats = field(default_factory=lambda: np.zeros(len(AGES)))
     _weights: Floats = field(default_factory=lambda: np.ones(len(AGES)))
     _quantiles: list[lightgbm.Booster] = field(default_factory=list)
     _shifts: Floats = field(default_factory=lambda: np.zeros(len(QUANTILES)))
@@ -121,6 +131,7 @@ class Boosting:
             data.base[here] = _base(history, [kept[row].features for row in np.flatnonzero(here)])
         self._history = History()
         self._history.fit(examples)
+        self._read_words(data, folds)
         held = self._held_out_location(data, folds)
         self._weights = age_weights(data.target - data.base, held, data.steps, data.finished)
         center = data.base + held * weights_at(self._weights, data.steps)
@@ -137,7 +148,8 @@ class Boosting:
         self._quantiles = _fit_quantiles(outer, residual, data.weight)
         self._location = _fit_location(data)
         lengths = np.where(data.finished, np.expm1(data.target), np.exp(filled + 0.5 * spread**2))
-        self._mean = MeanCalibration.fit(center, np.asarray(lengths, dtype=np.float64))
+        tilted = center + _tilt(said + self._shifts)
+        self._mean = MeanCalibration.fit(tilted, np.asarray(lengths, dtype=np.float64))
 
     def predict(self, moments: Sequence[StepFeatures]) -> Prediction:
         """Raises PredictorError before `fit` or `load`."""
@@ -148,26 +160,45 @@ class Boosting:
         numbers = np.stack([moment.numbers for moment in moments])
         steps = np.array([moment.steps for moment in moments], dtype=np.intp)
         base = _base(self._history, moments)
+        words = self._wording.predict([moment.words for moment in moments])
+        base += words * weights_at(self._word_weights, steps)
+        numbers = np.column_stack([_for_trees(numbers), words])
         trees = np.asarray(self._location.predict(numbers, num_threads=1), dtype=np.float64)
         center = base + trees * weights_at(self._weights, steps)
-        logs = center[:, None] + _say(self._quantiles, np.column_stack([numbers, center])) + self._shifts
-        logs = np.clip(np.sort(logs, axis=1), 0.0, 20.0)
+        residual = np.sort(_say(self._quantiles, np.column_stack([numbers, center])) + self._shifts, axis=1)
+        logs = center[:, None] + residual
+        logs = np.clip(logs, 0.0, 20.0)
         sigma = np.clip((logs[:, -1] - logs[:, 0]) / 3.2897072539029444, 0.05, 5.0)
-        return Prediction(self._mean.apply(center), sigma, np.maximum(np.expm1(logs), 1.0))
+        return Prediction(self._mean.apply(center + _tilt(residual)), sigma, np.maximum(np.expm1(logs), 1.0))
 
     def _arrays(self, examples: Sequence[Example], trajectories: NDArray[np.intp]) -> _Data:
         _, index, counts = np.unique(trajectories, return_inverse=True, return_counts=True)
         finished = np.array([example.finished for example in examples], dtype=np.bool_)
         target = np.log1p(np.array([example.remaining for example in examples], dtype=np.float64))
         return _Data(
-            numbers=np.stack([example.features.numbers for example in examples]),
+            numbers=_for_trees(np.stack([example.features.numbers for example in examples])),
             target=target,
             base=np.zeros(len(examples)),
             finished=finished,
             # Between "every row counts alike" and "every trajectory counts alike".
             weight=1.0 / np.sqrt(counts[index]),
             steps=np.array([example.features.steps for example in examples], dtype=np.intp),
+            words=[example.features.words for example in examples],
         )
+
+    def _read_words(self, data: _Data, folds: NDArray[np.intp]) -> None:
+        """Fits the wording, and puts what it says of held-out rows into ``data``'s base and last column."""
+        said = np.zeros(len(data.target))
+        goal = starting_targets(data.target, data.finished) - data.base
+        for fold in range(int(folds.max()) + 1):
+            here = folds == fold
+            there = data.take(~here)
+            wording = Wording.fit(there.words, goal[~here], there.weight)
+            said[here] = wording.predict(data.take(here).words)
+        self._wording = Wording.fit(data.words, goal, data.weight)
+        self._word_weights = age_weights(data.target - data.base, said, data.steps, data.finished)
+        data.base += said * weights_at(self._word_weights, data.steps)
+        data.numbers = np.column_stack([data.numbers, said])
 
     def _held_out_location(self, data: _Data, folds: NDArray[np.intp]) -> Floats:
         held = np.zeros(len(data.target))
@@ -187,11 +218,13 @@ class Boosting:
             "features": list(FEATURES),
             "levels": list(QUANTILES),
             "ages": list(AGES),
+            "word_weights": self._word_weights.tolist(),
             "weights": self._weights.tolist(),
             "shifts": self._shifts.tolist(),
             "mean": self._mean.as_json(),
         }
         (folder / "boosting.json").write_text(json.dumps(body, indent=1) + "\n", encoding="utf-8")
+        self._wording.save(folder / "wording.npy")
         (folder / "location.txt").write_text(_text(self._location), encoding="utf-8")
         for level, booster in zip(QUANTILES, self._quantiles, strict=True):
             (folder / _quantile_file(level)).write_text(_text(booster), encoding="utf-8")
@@ -212,10 +245,12 @@ class Boosting:
                     raise PredictorError(f"{path}: {name}: is not that of this version; train again")
             return cls(
                 _history=History.load(folder),
-                _location=_booster(folder / "location.txt", len(FEATURES)),
+                _wording=Wording.load(folder / "wording.npy"),
+                _location=_booster(folder / "location.txt", len(_TREE_COLUMNS) + 1),
+                _word_weights=_numbers(body["word_weights"], len(AGES)),
                 _weights=_numbers(body["weights"], len(AGES)),
                 _quantiles=[
-                    _booster(folder / _quantile_file(level), len(FEATURES) + 1) for level in QUANTILES
+                    _booster(folder / _quantile_file(level), len(_TREE_COLUMNS) + 2) for level in QUANTILES
                 ],
                 _shifts=_numbers(body["shifts"], len(QUANTILES)),
                 _mean=MeanCalibration.from_json(body["mean"]),
@@ -263,6 +298,10 @@ def _folds_of_all(examples: Sequence[Example], kept: Sequence[Example], folds: N
     return [by_task.get(example.task, -1) for example in examples]
 
 
+def _for_trees(numbers: Floats) -> Floats:
+    return numbers[:, _TREE_COLUMNS]
+
+
 def _base(history: History, moments: Sequence[StepFeatures]) -> Floats:
     return np.log1p(history.predict(moments).quantiles[:, 2])
 
@@ -289,6 +328,14 @@ def _fit_quantiles(numbers: Floats, residual: Floats, weight: Floats) -> list[li
 
 def _say(boosters: Sequence[lightgbm.Booster], numbers: Floats) -> Floats:
     return np.column_stack([booster.predict(numbers, num_threads=1) for booster in boosters])
+
+
+def _tilt(residual: Floats) -> Floats:
+    """What a lognormal's mean has over its median, from quantiles of residuals: half the variance of
+    the logarithm. Among equal medians the uncertain one is longer on average.
+    """
+    spread = (residual[:, -1] - residual[:, 0]) / 3.2897072539029444
+    return np.asarray(residual[:, 2] + 0.5 * np.clip(spread, 0.0, 2.5) ** 2, dtype=np.float64)
 
 
 def _train(

@@ -27,7 +27,8 @@ def variance_above(bound: Floats, center: Floats, spread: float) -> Floats:
     """Var[x | x > bound] for normal x."""
     standard = (bound - center) / spread
     mills = np.exp(-0.5 * standard**2 - 0.5 * np.log(2 * np.pi) - log_ndtr(-standard))
-    return np.clip(spread**2 * (1 + standard * mills - mills**2), 0.0, spread**2)
+    variance = np.clip(spread**2 * (1 + standard * mills - mills**2), 0.0, spread**2)
+    return np.asarray(variance, dtype=np.float64)
 
 
 def residual_spread(target: Floats, center: Floats, finished: Flags, spread: float = 1.0) -> float:

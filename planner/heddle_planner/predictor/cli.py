@@ -30,6 +30,9 @@ def train(
     model: Annotated[
         str, typer.Option(help="boosting, history, prompt_only or transformer (an extra).")
     ] = "boosting",
+    texts: Annotated[
+        bool, typer.Option("--texts/--no-texts", help="Whether the model may read texts, or numbers alone.")
+    ] = True,
     lenient: _Lenient = False,
 ) -> None:
     """Fit a predictor, and the baselines, to recorded trajectories."""
@@ -39,7 +42,7 @@ def train(
 
     try:
         models.model_class(model)
-        sets = _load(data, lenient=lenient)
+        sets = _load(data, lenient=lenient, texts=texts)
         trained = models.train(model, sets)
         models.save(trained, out)
     except (DataError, PredictorError) as error:
@@ -110,12 +113,12 @@ def export(
     typer.echo(f"{out}: {written} trajectories")
 
 
-def _load(paths: list[Path], *, lenient: bool) -> list[RecordedSet]:
+def _load(paths: list[Path], *, lenient: bool, texts: bool = True) -> list[RecordedSet]:
     sets = []
     for path in paths:
         if is_text_file(path):
             continue  # read beside the file that it belongs to
-        recorded = load_set(path, lenient=lenient)
+        recorded = load_set(path, lenient=lenient, texts=texts)
         if recorded.skipped:
             typer.echo(
                 f"{path}: {recorded.skipped} lines left out, such as: {recorded.problems[0]}", err=True

@@ -51,6 +51,7 @@ _PATTERNS: Final = {
 }
 _OBSERVED: Final = ("ending", "trouble", "question")
 
+PROMPT_TEXT_FEATURES: Final = ("log_prompt_text", "prompt_items", "prompt_code", "prompt_questions")
 CUE_FEATURES: Final = (
     *(f"cue_{name}" for name in _PATTERNS),
     *(f"recent_cue_{name}" for name in _PATTERNS),
@@ -58,10 +59,7 @@ CUE_FEATURES: Final = (
     *(f"recent_observed_{name}" for name in _OBSERVED),
     "log_text",
     "log_observation",
-    "log_prompt_text",
-    "prompt_items",
-    "prompt_code",
-    "prompt_questions",
+    *PROMPT_TEXT_FEATURES,
 )
 
 
@@ -106,6 +104,7 @@ class TextCues:
     _text: str | None = None
     _observation: str | None = None
     _prompt: str | None = None
+    _prompt_words: list[int] = field(default_factory=list)
     _prompt_numbers: list[float] = field(default_factory=lambda: [math.nan] * 4)
 
     def start(self, prompt: str | None) -> None:
@@ -113,6 +112,7 @@ class TextCues:
         if prompt is None:
             return
         self._prompt = cut_middle(prompt)
+        self._prompt_words = hashed_words(self._prompt, "#")
         self._prompt_numbers = [
             math.log1p(len(prompt)),
             float(len(_PATTERNS["items"].findall(prompt))),
@@ -146,8 +146,7 @@ class TextCues:
             found += hashed_words(self._text, ">")
         if self._observation is not None:
             found += hashed_words(self._observation, "<")
-        if self._prompt is not None:
-            found += hashed_words(self._prompt, "#")
+        found += self._prompt_words
         return np.unique(np.asarray(found, dtype=np.int64)) if found else None
 
     def recent_text(self) -> str | None:

@@ -85,13 +85,28 @@ class History:
         """The length's distribution given what was generated already."""
         means = np.empty(len(moments))
         spreads = np.empty(len(moments))
+        known: dict[tuple[str, str], tuple[float, float]] = {}
         for row, moment in enumerate(moments):
-            means[row], spreads[row] = self._total(moment)
+            means[row], spreads[row] = self._total(moment, known)
         done = np.array([moment.done_tokens for moment in moments], dtype=np.float64)
         return remaining_of_lognormal(means, spreads, done)
 
-    def _total(self, moment: StepFeatures) -> tuple[float, float]:
-        origin = moment.origin
+    def _total(
+        self, moment: StepFeatures, known: dict[tuple[str, str], tuple[float, float]]
+    ) -> tuple[float, float]:
+        """``known`` holds what earlier moments of the batch had in common with this one."""
+        shared = (moment.origin.domain, moment.origin.prompt)
+        center = known.get(shared)
+        if center is None:
+            center = known[shared] = self._of_origin(moment.origin)
+        if moment.siblings:
+            seen = _Moments()
+            for sibling in moment.siblings:
+                seen.add(math.log(max(1, sibling.output_tokens)))
+            center = seen.drawn_to(*center)
+        return center[0], max(LEAST_SPREAD, center[1])
+
+    def _of_origin(self, origin: Origin) -> tuple[float, float]:
         center = self._all.drawn_to(*PRIOR)
         domain = self._domains.get(origin.domain)
         if domain is not None:
@@ -99,12 +114,7 @@ class History:
         prompt = self._prompts.get(origin.prompt)
         if prompt is not None:
             center = prompt.drawn_to(*center)
-        if moment.siblings:
-            seen = _Moments()
-            for sibling in moment.siblings:
-                seen.add(math.log(max(1, sibling.output_tokens)))
-            center = seen.drawn_to(*center)
-        return center[0], max(LEAST_SPREAD, center[1])
+        return center
 
     def save(self, folder: Path) -> None:
         """``history.json``."""

@@ -46,10 +46,11 @@ class PromptOnly:
         self._scale = np.asarray(np.where(spread > 1e-9, spread, 1.0), dtype=np.float64)
         standard = (numbers - self._center) / self._scale
         self._level = float(logs.mean())
-        self._slopes = np.linalg.solve(
+        slopes = np.linalg.solve(
             standard.T @ standard + RIDGE * np.eye(len(PROMPT_FEATURES)), standard.T @ (logs - self._level)
         )
-        self._spread = max(LEAST_SPREAD, float((logs - self._level - standard @ self._slopes).std()))
+        self._slopes = np.asarray(slopes, dtype=np.float64)
+        self._spread = max(LEAST_SPREAD, float((logs - self._level - standard @ slopes).std()))
 
     def predict(self, moments: Sequence[StepFeatures]) -> Prediction:
         """The length's distribution given what was generated already."""

@@ -14,7 +14,7 @@ import json
 import math
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -58,7 +58,10 @@ def set_name(path: Path) -> str:
 
 
 def load_set(path: Path, *, lenient: bool = False, texts: bool = True) -> RecordedSet:
-    """Every trajectory of a file. Raises DataError, when lenient only where nothing is left."""
+    """Every trajectory of a file. Raises DataError, when lenient only where nothing is left.
+
+    Without ``texts`` numbers and names alone are kept.
+    """
     found: list[Trajectory] = []
     tasks: list[str] = []
     problems: list[str] = []
@@ -69,6 +72,8 @@ def load_set(path: Path, *, lenient: bool = False, texts: bool = True) -> Record
         try:
             fields = _object(line, f"{path}:{number}")
             trajectory = _trajectory(fields, f"{path}:{number}", prompts)
+            if not texts:
+                trajectory = _without_texts(trajectory)
             identity = trajectory.origin.trajectory_id
             if identity in seen:
                 raise DataError(f"{path}:{number}: id: {identity!r} is that of line {seen[identity]} too")
@@ -86,6 +91,11 @@ def load_set(path: Path, *, lenient: bool = False, texts: bool = True) -> Record
         detail = f"; the first of {skipped} skipped: {problems[0]}" if problems else ""
         raise DataError(f"{path}: holds no trajectory{detail}")
     return RecordedSet(set_name(path), path, tuple(found), tuple(tasks), skipped, tuple(problems))
+
+
+def _without_texts(trajectory: Trajectory) -> Trajectory:
+    steps = tuple(replace(step, text=None, observation=None) for step in trajectory.steps)
+    return replace(trajectory, origin=replace(trajectory.origin, prompt_text=None), steps=steps)
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
