@@ -172,7 +172,10 @@ class Fleet:
         back = report.engine == "ready" and worker.state not in SERVING
         if another or gone or back:
             worker.wake.set()
-        elif worker.state in SERVING and None not in (report.running, report.waiting, report.kv_used):
+            return self._view(worker)
+        if worker.state in SERVING:
+            self._learn_weights(worker, report.weight_version)
+        if worker.state in SERVING and None not in (report.running, report.waiting, report.kv_used):
             self.loaded(worker, LoadSample(report.running or 0, report.waiting or 0, report.kv_used or 0))
         return self._view(worker)
 
@@ -271,10 +274,7 @@ class Fleet:
 
     def seen(self, worker: Worker, vitals: Vitals) -> None:
         worker.vitals = replace(vitals, life={**worker.vitals.life, **vitals.life})
-        if worker.facts is not None and vitals.weight_version not in (None, worker.facts.weight_version):
-            # New weights in a running engine: its steps go on, so the generation stays.
-            worker.facts = replace(worker.facts, weight_version=vitals.weight_version)
-            self._listener.weights_updated(worker.worker_id, worker.generation, vitals.weight_version or "")
+        self._learn_weights(worker, vitals.weight_version)
 
     def lost(self, worker: Worker, why: str) -> None:
         log.warning("worker %s is down: %s", worker.name, why)
@@ -307,6 +307,12 @@ class Fleet:
         worker.wake.set()  # its watch ends now, not at the next probe
         if worker.generation:
             self._listener.worker_removed(worker.worker_id, worker.generation)
+
+    def _learn_weights(self, worker: Worker, version: str | None) -> None:
+        """New weights in a running engine: its steps go on, so the generation stays."""
+        if worker.facts is not None and version is not None and version != worker.facts.weight_version:
+            worker.facts = replace(worker.facts, weight_version=version)
+            self._listener.weights_updated(worker.worker_id, worker.generation, version)
 
     def _learn_shim(self, worker: Worker, shim_url: str | None) -> None:
         """A worker that was known before its shim came."""

@@ -107,7 +107,8 @@ async def test_new_weights_in_a_running_engine_are_no_restart(
     await listener.until_told("up", view.worker_id, 1)
     fake.answers["/model_info"] = (200, {"weight_version": "step-2"})
     await listener.until(lambda: fleet.get(view.worker_id).weight_version == "step-2")
-    assert listener.changes() == [("up", 1)]
+    assert listener.changes() == [("up", 1), ("weights", 1)]
+    assert listener.told[-1].more == {"weight_version": "step-2"}
     # A probe that fails to learn the version does not unlearn it.
     fake.answers["/model_info"] = (500, "")
     probes = len(fake.seen)

@@ -68,3 +68,42 @@ async def test_a_shim_of_a_worker_that_nobody_knows_is_told_to_register(
         refused = await http.post(path, json=body | {"engine": "asleep"})
     assert refused.status_code == 422
     assert refused.json()["detail"][0]["loc"] == ["body", "engine"]
+
+
+async def test_a_shim_that_registers_tells_where_it_is_also_of_a_worker_that_was_there_before(
+    fleet: Fleet, serve: Serve, serve_app: Callable[[Any], Awaitable[str]], listener: Any
+) -> None:
+    app = FastAPI()
+    app.include_router(registry_router(RegistryDeps(fleet, None)))  # type: ignore[arg-type]
+    first, second = await serve(), await serve()
+    shim = "http://127.0.0.1:31900"
+    async with httpx.AsyncClient(base_url=await serve_app(app), trust_env=False, timeout=30) as http:
+        body = {"url": first.url, "shim_url": f"{shim}/", "api_key": "k"}
+        added = (await http.post("/workers", json=body)).json()
+        await listener.until_told("up", int(added["worker_id"]), 1)
+        facts = listener.told[-1].more["facts"]
+        assert (facts.shim_url, facts.shim_key) == (shim, "k")
+
+        known = await fleet.add(WorkerSpec(second.url))
+        await listener.until_told("up", known.worker_id, 1)
+        assert listener.told[-1].more["facts"].shim_url is None
+        told = len(listener.told)
+        again = (await http.post("/workers", json={"url": second.url, "shim_url": shim})).json()
+        assert int(again["worker_id"]) == known.worker_id
+        (news,) = [one for one in listener.told[told:] if one.what == "up"]
+        assert (news.worker_id, news.generation, news.more["facts"].shim_url) == (known.worker_id, 1, shim)
+
+        refused = await http.post("/workers", json={"url": first.url, "shim_url": "ftp://somewhere"})
+    assert refused.status_code == 400
+
+
+async def test_new_weights_in_a_report_void_what_the_worker_holds(
+    fleet: Fleet, serve: Serve, listener: Any
+) -> None:
+    fake = await serve()
+    view = await fleet.add(WorkerSpec(fake.url))
+    await listener.until_told("up", view.worker_id, 1)
+    for version in ("step-7", "step-7", None):
+        fleet.take_report(view.worker_id, READY.model_copy(update={"weight_version": version}))
+    assert listener.changes() == [("up", 1), ("weights", 1)]
+    assert fleet.get(view.worker_id).weight_version == "step-7"
