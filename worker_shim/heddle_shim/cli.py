@@ -32,8 +32,10 @@ from heddle_shim.registration import Registration
 from heddle_shim.routes import ShimRoutes
 from heddle_shim.sglang_plugin.engine_note import remove_note
 from heddle_shim.shim import Shim
+from heddle_shim.transfer.extra_transports import UnknownTransport, load_mover
 from heddle_shim.transfer.migrations import Migrations
-from heddle_shim.transfer.page_store import PageStore
+from heddle_shim.transfer.mover import TransportMissing
+from heddle_shim.transfer.page_store import PageStore, remove_abandoned
 from heddle_shim.transfer.routes import MigrationRoutes
 from heddle_shim.transfer.store_errors import StoreError
 from heddle_shim.transfer.tcp import TcpTransport
@@ -41,6 +43,7 @@ from heddle_shim.transfer.tcp_receiver import TcpReceiver
 
 DEFAULT_ENGINE_PORT = 30000
 SIZES = {"k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
+STORE_PREFIX = f"heddle-{os.getuid()}-"
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +62,7 @@ class Settings:
     host: str
     port: int
     transfer_port: int
+    transports: tuple[str, ...]
     advertise: str
     gateways: tuple[str, ...]
     gateway_key: str | None
@@ -102,6 +106,10 @@ def shim(
     transfer_port: Annotated[
         int, typer.Option(min=0, max=65535, help="Port that KV arrives on; 0 takes a free one.")
     ] = 0,
+    transport: Annotated[
+        list[str] | None,
+        typer.Option(help="RDMA engine for KV, before tcp: mooncake, mooncake-tcp or nixl; may be repeated."),
+    ] = None,
     advertise: Annotated[
         str | None, typer.Option(help="Host name by which gateway and other shims reach this host.")
     ] = None,
@@ -142,6 +150,7 @@ def shim(
             host=host,
             port=port,
             transfer_port=transfer_port,
+            transports=tuple(transport or ()),
             advertise=advertise or ("127.0.0.1" if host in {"127.0.0.1", "localhost"} else socket.getfqdn()),
             gateways=tuple(gateway or ()),
             gateway_key=gateway_key,
@@ -150,12 +159,12 @@ def shim(
             store_bytes=parse_size(store_bytes),
         )
         asyncio.run(serve(settings))
-    except (FlagsRefused, StoreError, OSError) as error:
+    except (FlagsRefused, StoreError, TransportMissing, UnknownTransport, OSError) as error:
         raise CommandFailed(Exit.FAILED, f"shim: {error}") from error
 
 
 def _default_store(engine_url: str) -> Path:
-    return Path("/dev/shm") / f"heddle-{os.getuid()}-{engine_url.rstrip('/').rpartition(':')[2]}"
+    return Path("/dev/shm") / f"{STORE_PREFIX}{engine_url.rstrip('/').rpartition(':')[2]}"
 
 
 async def serve(settings: Settings) -> None:
@@ -182,19 +191,25 @@ async def _start(settings: Settings, stack: AsyncExitStack) -> Shim:
     """Everything in the order it needs each other; the stack ends it in the other order."""
     store = None
     if settings.store is not None:
+        # What a shim and an engine that were killed have left is memory nobody else gives back.
+        remove_abandoned(settings.store.parent, STORE_PREFIX)
         store = PageStore.create(settings.store, settings.store_bytes)
         stack.callback(store.close, remove=settings.launch is not None)
     process = _process(settings, store)
     plugin = PluginClient(store.root) if store is not None else None
     client = EngineClient(settings.engine_url, settings.engine_key)
     shim = await stack.enter_async_context(Shim(client, process, store, plugin))
-    receiver = TcpReceiver(shim.side, settings.host, settings.transfer_port, settings.advertise)
+    movers = [load_mover(name, settings.advertise) for name in settings.transports]
+    receiver = TcpReceiver(shim.side, settings.host, settings.transfer_port, settings.advertise, movers)
     await receiver.start()
     stack.push_async_callback(receiver.close)
-    migrations = Migrations(shim.side, [TcpTransport()])
+    migrations = Migrations(shim.side, [*map(TcpTransport, movers), TcpTransport()])
     stack.push_async_callback(migrations.close)
     moving = MigrationRoutes(
-        shim.side, migrations, {receiver.name: receiver}, shim_version=version_of_distribution("heddle-shim")
+        shim.side,
+        migrations,
+        dict.fromkeys(receiver.names, receiver),
+        shim_version=version_of_distribution("heddle-shim"),
     )
     listener = socket.create_server((settings.host, settings.port), backlog=256)
     listener.setblocking(False)

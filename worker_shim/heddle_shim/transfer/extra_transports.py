@@ -15,15 +15,21 @@ EXTRAS: Final[dict[str, Callable[[str], Mover]]] = {
 """The argument is the address others reach this host at."""
 
 
+class UnknownTransport(ValueError):
+    """A name that is no extra transport's."""
+
+
 def load_mover(name: str, host: str) -> Mover:
     """The engine of an extra transport.
 
     Raises:
-        ValueError: no transport of this name.
+        UnknownTransport: no transport of this name.
         TransportMissing: it is not installed, or does not start here.
     """
     try:
         make = EXTRAS[name]
     except KeyError:
-        raise ValueError(f"transport: {name!r} is not known; known are tcp, {', '.join(EXTRAS)}") from None
+        raise UnknownTransport(
+            f"transport: {name!r} is not known; known are {', '.join(EXTRAS)}, and tcp, which is always there"
+        ) from None
     return make(host)

@@ -33,7 +33,14 @@ from heddle_contracts.kv import KvNamespace
 
 from heddle_shim.transfer.page_shelf import PageShelf
 from heddle_shim.transfer.store_errors import StoreInUse, StoreMissing, StoreTooLarge
-from heddle_shim.transfer.store_files import entries, hold_lock, size_if_alive, unlink, write_whole
+from heddle_shim.transfer.store_files import (
+    entries,
+    hold_lock,
+    parent_locked,
+    size_if_alive,
+    unlink,
+    write_whole,
+)
 
 EVICTION_SLACK: Final = 0.05
 """An eviction frees this share of the budget beyond what was asked for: it looks at every page, so it should
@@ -113,9 +120,10 @@ class PageStore:
             StoreInUse: another shim owns it.
             StoreTooLarge: the file system has not the room for ``budget`` bytes.
         """
-        for name in ("pages", "staging", "pins"):
-            (root / name).mkdir(mode=0o700, parents=True, exist_ok=True)
-        presence = hold_lock(root / "owner", fcntl.LOCK_EX)
+        with parent_locked(root.parent):
+            for name in ("pages", "staging", "pins"):
+                (root / name).mkdir(mode=0o700, parents=True, exist_ok=True)
+            presence = hold_lock(root / "owner", fcntl.LOCK_EX)
         if presence is None:
             raise StoreInUse(f"{root}: another shim owns this page store; give this one another directory")
         held = sum(path.stat().st_size for path in (root / "pages").glob("*/*"))
@@ -346,15 +354,16 @@ class PageStore:
 def remove_abandoned(parent: Path, prefix: str) -> list[Path]:
     """Removes stores below ``parent`` that no shim and no engine holds any more; returns which."""
     removed = []
-    for root in sorted(parent.glob(f"{prefix}*")):
-        if not (root / "budget").is_file():
-            continue
-        owner = hold_lock(root / "owner", fcntl.LOCK_EX)
-        attached = hold_lock(root / "attached", fcntl.LOCK_EX) if owner is not None else None
-        if owner is not None and attached is not None:
-            shutil.rmtree(root, ignore_errors=True)
-            removed.append(root)
-        for fd in (owner, attached):
-            if fd is not None:
-                os.close(fd)
+    with parent_locked(parent):
+        for root in sorted(parent.glob(f"{prefix}*")):
+            if not (root / "budget").is_file():
+                continue
+            owner = hold_lock(root / "owner", fcntl.LOCK_EX)
+            attached = hold_lock(root / "attached", fcntl.LOCK_EX) if owner is not None else None
+            if owner is not None and attached is not None:
+                shutil.rmtree(root, ignore_errors=True)
+                removed.append(root)
+            for fd in (owner, attached):
+                if fd is not None:
+                    os.close(fd)
     return removed

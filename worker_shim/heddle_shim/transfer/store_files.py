@@ -3,6 +3,8 @@
 import fcntl
 import os
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -15,6 +17,18 @@ def hold_lock(path: Path, mode: int) -> int | None:
         os.close(fd)
         return None
     return fd
+
+
+@contextmanager
+def parent_locked(parent: Path) -> Iterator[None]:
+    """No store below ``parent`` is made or removed by another process of this user meanwhile."""
+    parent.mkdir(parents=True, exist_ok=True)
+    fd = os.open(parent / f".heddle-stores-{os.getuid()}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
 
 
 def size_if_alive(path: str) -> int:

@@ -88,6 +88,11 @@ class TcpReceiver:
         self._gate = asyncio.Lock()
 
     @property
+    def names(self) -> list[str]:
+        """Transports that arrive here: keys of ``Handshake.transports``."""
+        return [self.name, *self._movers]
+
+    @property
     def address(self) -> str:
         host = f"[{self._advertise}]" if ":" in self._advertise else self._advertise
         return f"{host}:{self._bound}"
