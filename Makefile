@@ -40,12 +40,16 @@ $(VENV)/.parts: $(PARTS:%=%/pyproject.toml) $(VENV)/.native
 demo: install ## The main job: 96 agents on 5 emulated workers under three policies, compared
 	$(BIN)/heddle demo
 
+.PHONY: demo-sglang
+demo-sglang: install sglang-cpu ## Agents on two real SGLang servers on the CPU, and a trajectory's KV moved between them
+	$(BIN)/python worker_shim/sglang_cpu/demo.py
+
 .PHONY: up
 up: install ## Serve on http://127.0.0.1:8000 with emulated workers until Ctrl-C
 	$(BIN)/heddle up
 
 .PHONY: test
-test: test-rust test-python ## All tests: fast ones first, then services, then whole systems
+test: test-rust test-python test-sglang ## All tests: fast ones first, then whole systems, then a real SGLang
 
 .PHONY: test-rust
 test-rust: ## Unit and property tests of the Rust crates
@@ -56,6 +60,18 @@ test-python: install bench-tools ## Python tests over real sockets
 	.ci/services
 	$(BIN)/pytest -q -m "not services and not system and not real_sglang and not gpu"
 	$(BIN)/pytest -q -m "services or system"
+
+.PHONY: sglang-cpu
+sglang-cpu: ## Install a real SGLang for the CPU outside of the clone (6 GB, once)
+	worker_shim/sglang_cpu/install
+
+.PHONY: test-sglang
+test-sglang: install sglang-cpu ## Two real SGLang servers on the CPU: priorities, moves of KV, what can break them
+	$(BIN)/pytest -q -m real_sglang
+
+.PHONY: test-gpu
+test-gpu: install ## The same on a CUDA host with SGLang installed; elsewhere listed as skipped
+	$(BIN)/pytest -q -m gpu
 
 .PHONY: lint
 lint: install ## ruff, mypy strict, clippy, rustfmt, stubtest, import table

@@ -62,10 +62,10 @@ def in_place_of_b(
     """Starts another engine; B is stopped for it."""
     started: list[Worker] = []
 
-    def start(name: str, **options: object) -> Worker:
+    def start(name: str, kind: type[Worker] = Worker, **options: object) -> Worker:
         if _pair[1].process is not None and _pair[1].process.poll() is None:
             _pair[1].stop()
-        worker = Worker(name, tmp_path_factory.mktemp(name), venv, **options)  # type: ignore[arg-type]
+        worker = kind(name, tmp_path_factory.mktemp(name), venv, **options)  # type: ignore[arg-type]
         started.append(worker)
         worker.start()
         return worker

@@ -1,4 +1,4 @@
-"""A trajectory's KV moved between two real SGLang servers in its tool gap: found there, the same answers."""
+"""A trajectory's KV moved between two real SGLang servers in its tool gap: it is found, the answers stay."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
