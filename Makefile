@@ -67,7 +67,7 @@ sglang-cpu: ## Install a real SGLang for the CPU outside of the clone (6 GB, onc
 
 .PHONY: test-sglang
 test-sglang: install sglang-cpu ## Two real SGLang servers on the CPU: priorities, moves of KV, what can break them
-	$(BIN)/pytest -q -m real_sglang
+	$(BIN)/pytest -q -m "real_sglang or gpu"
 
 .PHONY: test-gpu
 test-gpu: install ## The same on a CUDA host with SGLang installed; elsewhere listed as skipped

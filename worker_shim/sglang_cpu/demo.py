@@ -187,7 +187,7 @@ async def demo(venv: Path, folder: Path) -> None:
             show(agents, mover)
             where, prompt, cached, _ = mover.rows[-1]
             console.print(
-                f"The next step ran on {where}: {cached} of its {prompt} prompt tokens were cached."
+                f"The next step ran on {where}: {cached} of {prompt} prompt tokens were cached."
             )
             if moved["state"] != "landed" or where != to:
                 raise SystemExit("demo: the trajectory did not move; the logs are in " + str(folder))

@@ -1,0 +1,56 @@
+"""Requests of one engine in threads, asked for in an order that is certain."""
+
+import threading
+import uuid
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from .workers import SLOTS, Answer, Worker, wait_until
+
+NewTokens = Callable[[int], list[int]]
+
+
+class Crowd:
+    """Notes the order in which its requests end."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self._pool = ThreadPoolExecutor(16)
+        self._lock = threading.Lock()
+        self.ended: list[str] = []
+        self.answers: dict[str, Future[Answer]] = {}
+
+    def __enter__(self) -> "Crowd":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown()
+
+    def ask(self, name: str, tokens: list[int], new: int, priority: int, rid: str | None = None) -> None:
+        """Returns when the engine has the request."""
+
+        def run() -> Answer:
+            # With logprobs SGLang computes a preempted request's decoded tokens again whatever the cache has.
+            answer = self._worker.generate(
+                tokens, new, priority=priority, rid=rid or uuid.uuid4().hex, return_logprob=False
+            )
+            with self._lock:
+                self.ended.append(name)
+            return answer
+
+        before = self._live() + len(self.ended)
+        self.answers[name] = self._pool.submit(run)
+        wait_until(lambda: self._live() + len(self.ended) > before, f"{name} on the engine")
+
+    def _live(self) -> int:
+        load = self._worker.loads()
+        live: int = load["num_running_reqs"] + load["num_waiting_reqs"]
+        return live
+
+    def all(self) -> dict[str, Answer]:
+        return {name: answer.result() for name, answer in self.answers.items()}
+
+
+def fill(crowd: Crowd, new_tokens: NewTokens, priority: int, new: int) -> None:
+    for slot in range(SLOTS):
+        crowd.ask(f"blocker {slot}", new_tokens(24), new, priority)
