@@ -7,6 +7,7 @@ wrong, missing or put under the wrong head is found.
 
 import hashlib
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final
 
 from heddle_contracts.kv import KvLayout, PageOrder
@@ -43,6 +44,7 @@ def layout_of(pool_page: int, degree: int) -> KvLayout:
     )
 
 
+@lru_cache(maxsize=32)
 def _whole(layout: KvLayout) -> KvLayout:
     """The layout with all heads in one part."""
     return layout.model_copy(update={"tp_size": 1})

@@ -33,6 +33,8 @@ MAX_PAGES: Final = 1_000_000
 MAX_TEXT: Final = 64 * 1024
 """Most bytes of the JSON in a frame."""
 SOCKET_BUFFER: Final = 4 << 20
+JOINED_BYTES: Final = 64 * 1024
+"""Frames up to this size are copied together and sent at once."""
 INLINE: Final = "tcp"
 """The pages' bytes go over the connection itself."""
 
@@ -75,7 +77,11 @@ class FrameSocket:
     async def send(self, kind: FrameType, *bodies: PageBytes, parts: int = 0, page: int = 0) -> None:
         """Sends a frame whose body is all of ``bodies``."""
         length = sum(memoryview(body).nbytes for body in bodies)
-        await self.send_raw(HEADER.pack(kind, parts, page, length))
+        header = HEADER.pack(kind, parts, page, length)
+        if length <= JOINED_BYTES:
+            await self.send_raw(b"".join((header, *bodies)))
+            return
+        await self.send_raw(header)
         for body in bodies:
             await self.send_raw(body)
 

@@ -1,6 +1,8 @@
 """Asking other shims who they are."""
 
+import ssl
 from collections.abc import Awaitable, Callable
+from functools import cache
 from typing import Final
 
 import httpx
@@ -12,6 +14,12 @@ from heddle_shim.transfer.faults import TransferFault
 AskPeer = Callable[[str], Awaitable[Handshake]]
 
 TIMEOUT_S: Final = 5.0
+
+
+@cache
+def _certificates() -> ssl.SSLContext:
+    """Loading them costs more than asking a peer does, and one process may have many clients."""
+    return httpx.create_ssl_context()
 
 
 class Peers:
@@ -27,7 +35,7 @@ class Peers:
             TransferFault: TARGET_UNREACHABLE, or MISMATCH where it speaks another protocol.
         """
         if self._client is None:
-            self._client = httpx.AsyncClient(timeout=TIMEOUT_S, trust_env=False)
+            self._client = httpx.AsyncClient(timeout=TIMEOUT_S, trust_env=False, verify=_certificates())
         try:
             answer = await self._client.get(f"{url.rstrip('/')}/shim/v1/handshake")
             answer.raise_for_status()

@@ -47,6 +47,8 @@ GREETING_S: Final = 10.0
 IDLE_S: Final = 60.0
 """A sender that says nothing for so long is taken for gone."""
 DRAIN_S: Final = 5.0
+INLINE_CHECK_BYTES: Final = 128 * 1024
+"""The checksum of less is computed sooner (50 us) than another thread has begun to."""
 
 
 @dataclass(slots=True)
@@ -326,7 +328,10 @@ async def _store(
     sink: PageSink, index: int, parts: Sequence[memoryview], crcs: Sequence[int], taken: FrameSocket | None
 ) -> None:
     """Verifies and stores a page; tells the sender over ``taken`` that its slot is free."""
-    found = await asyncio.to_thread(lambda: [checksum(part) for part in parts])
+    if sum(len(part) for part in parts) < INLINE_CHECK_BYTES:
+        found = [checksum(part) for part in parts]
+    else:
+        found = await asyncio.to_thread(lambda: [checksum(part) for part in parts])
     if found != list(crcs):
         raise TransferFault(
             MigrationFault.CHECKSUM, f"page {index} arrived with another checksum than it left"
