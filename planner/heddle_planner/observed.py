@@ -31,6 +31,8 @@ MOST_RUNNING: Final = 50_000
 MOST_RESTING: Final = 10_000
 MOST_PAST: Final = 512
 """Finished trajectories that plans are rehearsed with."""
+ENOUGH_PAST: Final = 16
+"""Finished trajectories from which on running ones do not stand in for them."""
 MOST_STEPS_KEPT: Final = 2_000
 """Of one trajectory; a longer one teaches with its first ones."""
 ERRORS_LONG: Final = 256.0
@@ -120,9 +122,17 @@ class Observed:
         return self.predictor.name
 
     @property
+    def finished(self) -> int:
+        """Finished trajectories that are kept."""
+        return len(self._past)
+
+    @property
     def past(self) -> Sequence[Script]:
-        """Finished trajectories, oldest first."""
-        return tuple(self._past)
+        """Finished trajectories, oldest first; while there are few, running ones as far as they have come."""
+        if len(self._past) >= ENOUGH_PAST:
+            return tuple(self._past)
+        begun = [self._script_of(one) for one in self._running.values() if one.steps]
+        return (*self._past, *begun[-ENOUGH_PAST:])
 
     def take(self, batch: StepBatch) -> list[Forecast]:
         """Learns of a batch; forecasts for the trajectories in it that go on."""

@@ -25,8 +25,6 @@ DRAWS: Final = 3
 MOST_TURNS: Final = 12_000
 """LLM calls of one draw at most; beyond it consecutive calls are taken together, totals kept, so
 that a round takes seconds whatever is live."""
-UNKNOWN_TURN: Final = Turn(input=200, output=250, tool_seconds=1.0)
-"""The step of a trajectory while none is over yet: what coding agents do at the median."""
 LEAST_ERROR: Final = 0.05
 MOST_ERROR: Final = 3.0
 LATER_SHARE: Final = 0.5
@@ -94,12 +92,12 @@ def rehearse(
 def draw_scripts(
     active: Sequence[ActiveTrajectory], past: Sequence[Script], stage: Stage, draw: random.Random
 ) -> list[Script]:
-    """One possible future of every live trajectory. Their contexts are the first prompts: the KV that workers
-    hold already is computed anew in every way alike.
+    """One possible future of every live trajectory, in the manner of ``past`` (not empty). Their contexts are
+    the first prompts: the KV that workers hold already is computed anew in every way alike.
     """
     context = most_context(stage.truth)
     groups: dict[tuple[str, str], int] = {}
-    shapes = [script.turns for script in past] or [(UNKNOWN_TURN,)]
+    shapes = [script.turns for script in past]
     scripts = []
     for one in active:
         sigma = min(MOST_ERROR, one.sigma if one.sigma is not None else stage.error)

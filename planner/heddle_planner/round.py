@@ -28,8 +28,8 @@ from heddle_core import SolvedPlan, solve
 from heddle_planner.live_profile import LEARNED, profile_of
 from heddle_planner.rehearsal import Stage, Way, rehearse
 from heddle_planner.shares import Shape, digest_of, lower_bound, share_of
-from heddle_planner.simulate.fleet import truth_of
-from heddle_planner.simulate.scripts import Script
+from heddle_planner.simulate.fleet import KV_SHARE, truth_of
+from heddle_planner.simulate.scripts import Script, Turn
 
 SIMPLEST: Final = ("by_rank", "sticky", "least_load")
 """Placements that a plan has to beat, and what runs where it does not."""
@@ -37,6 +37,11 @@ FALLBACKS: Final = ("by_rank", "sticky")
 """What can run for long without a plan; least load throws KV away at every step."""
 PLANNED: Final = "by_rank"
 """The placement that shares are for."""
+UNKNOWN: Final = Script(
+    prompt=1_000,
+    turns=(Turn(input=0, output=250, tool_seconds=1.0), Turn(200, 250, 1.0), Turn(200, 250, 0.0)),
+)
+"""Stands for how trajectories come while none has been seen: short steps, tools of a second."""
 UNTRAINED_ERROR: Final = 1.0
 """Spread of the logarithm that an estimate has before any of them could be checked."""
 
@@ -82,7 +87,8 @@ def plan_round(
     degrees = [worker.degree for worker in workers]
     error = window.error if window.error is not None else UNTRAINED_ERROR
     digest = _digest(window, active)
-    shape = Shape.of(active, window.past)
+    past = window.past or (UNKNOWN,)
+    shape = Shape.of(active, past)
     cost: CostName = "simulated" if profile.has_steps else "size_only"
     started = time.perf_counter()
     try:
@@ -98,7 +104,7 @@ def plan_round(
         members.append(tuple(one.trajectory_id for one in group))
         first += size
     started = time.perf_counter()
-    alternatives = _rehearsed(window, workers, active, placed, profile, error, int(digest[:8], 16))
+    alternatives = _rehearsed(window, workers, active, past, placed, profile, error, int(digest[:8], 16))
     rehearsal_seconds = time.perf_counter() - started
     best = alternatives[0] if alternatives else None
     with_shares = best is None or best.with_plan
@@ -165,13 +171,16 @@ def _solve(
     error: float,
     shape: Shape,
 ) -> SolvedPlan:
-    def spread(one: ActiveTrajectory) -> float:
+    most = _longest_that_fits(profile, shape)
+    lengths = [min(most, max(1.0, one.remaining)) for one in active]
+
+    def spread(one: ActiveTrajectory, length: float) -> float:
         sigma = min(3.0, one.sigma if one.sigma is not None else error)
-        return max(1.0, one.remaining) * math.sqrt(math.expm1(sigma * sigma))
+        return length * math.sqrt(math.expm1(sigma * sigma))
 
     return solve(
-        [max(1.0, one.remaining) for one in active],
-        sigmas=[spread(one) for one in active],
+        lengths,
+        sigmas=[spread(one, length) for one, length in zip(active, lengths, strict=True)],
         gpus=sum(degrees),
         degrees=sorted(set(degrees)),
         workers=list(degrees),
@@ -182,6 +191,15 @@ def _solve(
         input_per_output=shape.input_per_output,
         tool_seconds_per_output=shape.tool_seconds_per_output,
     )
+
+
+def _longest_that_fits(profile: WorkerProfile, shape: Shape) -> float:
+    """Output tokens after which a context fills the largest worker's KV: however long a trajectory is
+    expected to be, there it ends.
+    """
+    known = [degree for degree in profile.degrees.values() if isinstance(degree, DegreeProfile)]
+    room = KV_SHARE * max((degree.kv_tokens for degree in known), default=0) - shape.context
+    return max(1.0, room / (1.0 + shape.input_per_output)) if known else math.inf
 
 
 def _on_workers(solved: SolvedPlan, workers: Sequence[PlanWorker]) -> list[tuple[PlanWorker, int, float]]:
@@ -199,6 +217,7 @@ def _rehearsed(
     window: Window,
     workers: Sequence[PlanWorker],
     active: Sequence[ActiveTrajectory],
+    past: Sequence[Script],
     placed: Sequence[tuple[PlanWorker, int, float]],
     profile: WorkerProfile,
     error: float,
@@ -217,7 +236,7 @@ def _rehearsed(
     number = {worker.id: index for index, worker in enumerate(workers)}
     shares = [(number[worker.id], size) for worker, size, _ in placed]
     ways = [Way("plan", PLANNED, shares), *(Way(name, name) for name in SIMPLEST)]
-    return rehearse(ways, active, window.past, stage)
+    return rehearse(ways, active, past, stage)
 
 
 def _share(

@@ -24,12 +24,10 @@ class Shape:
 
     @classmethod
     def of(cls, active: Sequence[ActiveTrajectory], past: Sequence[Script]) -> "Shape":
+        """``past`` has at least one script."""
         output = sum(script.output for script in past)
-        context = sum(one.context_tokens for one in active) / len(active)
-        if not output:
-            return cls(context=context)
         return cls(
-            context=context,
+            context=sum(one.context_tokens for one in active) / len(active),
             input_per_output=sum(turn.input for script in past for turn in script.turns[1:]) / output,
             tool_seconds_per_output=sum(script.tool_seconds for script in past) / output,
         )

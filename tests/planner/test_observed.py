@@ -110,7 +110,7 @@ def test_what_is_not_active_any_more_counts_as_over_until_it_comes_back(
 ) -> None:
     observed.take(StepBatch(steps=(record(0), record(0, trajectory="u"))))
     observed.rest_but({("", "u")})
-    assert (len(observed), len(observed.past)) == (1, 1)
+    assert (len(observed), observed.finished) == (1, 1)
     (said,) = observed.take(StepBatch(steps=(record(1),)))
     assert said.mean == 800.0, "it goes on where it was"
     assert len(observed) == 2
@@ -150,3 +150,9 @@ def test_an_error_that_jumps_is_noticed_once() -> None:
     assert error.has_jumped
     error.settle()
     assert not error.has_jumped
+
+
+def test_running_trajectories_stand_in_while_few_have_finished(observed: Observed, record: Record) -> None:
+    observed.take(StepBatch(steps=(record(0), record(1), record(0, trajectory="u"))))
+    assert observed.finished == 0
+    assert sorted(len(script.turns) for script in observed.past) == [1, 2]

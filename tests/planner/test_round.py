@@ -91,6 +91,16 @@ def test_equal_workers_keep_the_long_ones_that_they_hold(fleet: Fleet, active: A
     assert plan.shares[0].worker == holds_long.id
 
 
+def test_one_that_would_outgrow_every_worker_does_not_stop_the_others_being_planned(
+    fleet: Fleet, active: Active, past: Sequence[Script]
+) -> None:
+    endless = ActiveTrajectory(tenant="", trajectory_id="endless", remaining=1e8, context_tokens=2_000)
+    plan = plan_round(Window(fleet(2, 1, kv_tokens=50_000), [endless, *active(9)], past), 0.0)
+    assert plan.trajectories == 10
+    assert plan.members[0][0] == "endless"
+    assert 0 < plan.expected_makespan_s < 1e6
+
+
 def test_nothing_live_is_said_with_what_to_do(fleet: Fleet, active: Active) -> None:
     with pytest.raises(NothingLive, match=r"^lengths: no trajectory is live; give lengths"):
         plan_round(Window(fleet(1), []), 0.0)

@@ -105,6 +105,17 @@ class PlannerClient:
             detail = json.dumps(detail)
         raise PlannerRefused(answer.status_code, detail, said.get("field"))
 
+    async def greet(self) -> None:
+        """Finds out whether it is there, and opens the connection that the first call will use."""
+        try:
+            answer = await self._send("GET", "/ready", None, self._timeout_s)
+        except PlannerAway:
+            return
+        if answer.is_success:
+            self._succeeded()
+        else:
+            self._failed("nonsense", f"GET /ready was answered {answer.status_code}")
+
     def distrust(self, why: str) -> None:
         """What it answered cannot be; counts as a failed call."""
         self._failed("nonsense", why)
@@ -113,14 +124,21 @@ class PlannerClient:
         await self._http.aclose()
 
     async def _post(self, path: str, body: bytes, timeout_s: float) -> httpx.Response:
+        return await self._send("POST", path, body, timeout_s)
+
+    async def _send(self, method: str, path: str, body: bytes | None, timeout_s: float) -> httpx.Response:
         if self.pause_s > 0:
             raise PlannerAway(self.last_error or "it failed a moment ago")
         self.calls += 1
         try:
             # httpx's own timeouts begin anew with every byte; this one bounds the whole call.
             async with asyncio.timeout(timeout_s):
-                return await self._http.post(
-                    path, content=body, headers={"content-type": "application/json"}, timeout=timeout_s
+                return await self._http.request(
+                    method,
+                    path,
+                    content=body,
+                    headers={"content-type": "application/json"},
+                    timeout=timeout_s,
                 )
         except (TimeoutError, httpx.TimeoutException):
             self._failed("slow", f"no answer within {timeout_s:g} s")

@@ -112,6 +112,7 @@ class PlannerFeed:
         self._some.set()
 
     async def _run(self) -> None:
+        await self._client.greet()
         while True:
             await self._some.wait()
             await asyncio.sleep(max(LINGER_S, self._client.pause_s))
