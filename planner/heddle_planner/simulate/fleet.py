@@ -15,6 +15,12 @@ KV_SHARE: Final = 0.9
 able to run it."""
 
 
+TRANSFER_SETUP_S: Final = 0.005
+"""Seconds that a KV transfer takes whatever it moves: a request to the source's shim, and its handshake with
+the target's.
+"""
+
+
 class FleetError(ValueError):
     """A profile that cannot be simulated, or GPUs that cannot be cut as asked."""
 
@@ -46,6 +52,11 @@ def truth_of(
             "slots": slots or known.slots,
             "kv_tokens": max(1, round(known.kv_tokens * kv_scale)),
         }
+        if known.transfer_tokens_per_second > 0:
+            truth[str(degree)]["link"] = {
+                "tokens_per_s": known.transfer_tokens_per_second,
+                "setup_s": TRANSFER_SETUP_S,
+            }
     return truth
 
 

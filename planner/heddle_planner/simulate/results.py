@@ -41,7 +41,8 @@ def as_json(comparison: Comparison, workload: Mapping[str, Any]) -> dict[str, An
     """``{"lower_bound_s", "policies": {name: {...}}, "workload": ...}``; times in seconds.
 
     ``moves`` counts trajectories that got another home, whose context is computed again there; ``migrations``
-    those whose KV went with them, which the core does not order yet.
+    those whose KV went with them (``migrations_hidden``: within a tool gap; ``migrated_tokens``: over the
+    network).
     """
     best = comparison.best_baseline
     longest, work = comparison.lower_bound_parts_s
@@ -60,7 +61,10 @@ def _policy(outcome: Outcome, best: Outcome | None) -> dict[str, Any]:
     ended = sorted(second for second in report["completion_s"] if second is not None)
     return {
         **{name: report[name] for name in REPORTED},
-        "migrations": 0,
+        "migrations": report["migrations"]["landed"],
+        "migrations_hidden": report["migrations"]["hidden"],
+        "migrations_waited_for": report["migrations"]["waited_for"],
+        "migrated_tokens": report["migrations"]["tokens"],
         "workers": outcome.workers,
         "makespan_s_by_workers": dict(outcome.makespan_by_workers),
         "usual_setting": None if outcome.usual is None else dict(outcome.usual),

@@ -74,6 +74,7 @@ impl Core {
         }
         worker.state = WorkerState::Draining;
         self.workers.refresh();
+        self.reconsider_all();
         if self.workers.usable_state() == WorkerState::Active {
             self.replace_queue(id);
         }

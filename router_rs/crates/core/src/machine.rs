@@ -352,6 +352,7 @@ impl Core {
             }
             None => self.timers.disarm(Timer::PlanExpiry),
         }
+        self.reconsider_all();
         Ok(())
     }
 

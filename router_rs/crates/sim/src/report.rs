@@ -339,7 +339,8 @@ fn active_over_time(traces: &[Trace], makespan: f64) -> Vec<(f64, usize)> {
     let ended = sorted(traces.iter().filter_map(|trace| trace.ended_at).collect());
     (0..=SAMPLES)
         .map(|i| {
-            let at = makespan * i as f64 / SAMPLES as f64;
+            // In this order, so that the last one is the makespan itself.
+            let at = makespan * (i as f64 / SAMPLES as f64);
             let running = began.partition_point(|&time| time <= at);
             let over = ended.partition_point(|&time| time <= at);
             (at, running.saturating_sub(over))

@@ -182,6 +182,17 @@ impl Ledger {
         id
     }
 
+    /// Puts a request where its trajectory's length belongs now.
+    pub(super) fn rank_anew(&mut self, id: MigrationId, remaining: u64) {
+        let Some(request) = self.moves.get_mut(&id) else {
+            return;
+        };
+        if self.requests.remove(&(Reverse(request.remaining), id)) {
+            request.remaining = remaining;
+            self.requests.insert((Reverse(remaining), id));
+        }
+    }
+
     /// Begins the transfer of a request.
     pub(super) fn begin(&mut self, begun: Move) {
         self.requests.remove(&(Reverse(begun.remaining), begun.id));

@@ -4,6 +4,8 @@
 //! once if both workers are free; else it waits, and each transfer that ends lets the waiting ones be looked at again,
 //! the longest trajectory first. Nothing begins under a live step.
 
+use std::cmp::Reverse;
+
 use crate::action::{Action, Migrate};
 use crate::event::EventError;
 use crate::fleet::Place;
@@ -65,6 +67,25 @@ impl Core {
         }
     }
 
+    /// Marks every trajectory in its gap, the longest first: where they belong has changed.
+    pub(crate) fn reconsider_all(&mut self) {
+        if self.workers.links() < 2 {
+            return;
+        }
+        let mut in_gaps: Vec<(Reverse<u64>, TrajectoryId)> = Vec::new();
+        for id in self.trajectories.sorted_ids() {
+            if let Some(trajectory) = self.trajectories.get(id)
+                && trajectory.gap_since.is_some()
+                && trajectory.home.is_some()
+            {
+                in_gaps.push((Reverse(trajectory.remaining), id));
+            }
+        }
+        in_gaps.sort_unstable();
+        self.reconsidered
+            .extend(in_gaps.into_iter().map(|(_, id)| id));
+    }
+
     fn reconsider_move(&mut self, id: TrajectoryId) {
         let claim = self.trajectories.get(id).and_then(|t| t.claim);
         let request = match claim {
@@ -79,6 +100,8 @@ impl Core {
         let target = self.move_target(id);
         if let Some(request) = request {
             if target == Some(request.to.worker) {
+                let remaining = self.trajectories.get(id).map_or(0, |t| t.remaining);
+                self.ledger.rank_anew(request.id, remaining);
                 return;
             }
             self.end_move(request.id, MoveState::Cancelled);

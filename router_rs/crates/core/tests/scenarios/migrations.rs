@@ -134,8 +134,8 @@ fn the_longest_goes_first_and_no_worker_is_in_two_transfers() {
     for trajectory in 1..=4 {
         step_on(&mut driver, trajectory, trajectory, SLOW);
     }
-    plan(&mut driver, 2, 3, 1);
     assert_eq!(driver.migrates, []);
+    plan(&mut driver, 2, 3, 1);
     for (trajectory, mean) in [(4, 900.0), (2, 40_000.0), (1, 50_000.0), (3, 60_000.0)] {
         predict(&mut driver, trajectory, mean);
     }
@@ -144,7 +144,7 @@ fn the_longest_goes_first_and_no_worker_is_in_two_transfers() {
         driver.land(migration, 150);
     }
     let order: Vec<u64> = driver.migrates.iter().map(|m| m.trajectory).collect();
-    assert_eq!(order, [2, 3, 1], "the first found both workers free");
+    assert_eq!(order, [1, 3, 2], "the first found both workers free");
     assert_eq!(home(&driver, 4), Some(SLOW));
 }
 
@@ -409,4 +409,37 @@ fn what_cannot_be_moved_is_refused_by_the_name_of_the_field() {
             to: FAST,
         })
         .unwrap_err();
+}
+
+#[test]
+fn a_new_plan_moves_those_that_are_in_their_gaps() {
+    let mut driver = two_workers("on_rank_change", 0, 2);
+    step_on(&mut driver, 1, 1, SLOW);
+    step_on(&mut driver, 2, 2, SLOW);
+    plan(&mut driver, 2, 1, 1);
+    assert_eq!(driver.migrates.len(), 1);
+    assert_eq!(
+        (driver.migrates[0].from, driver.migrates[0].to),
+        (SLOW, FAST)
+    );
+}
+
+#[test]
+fn a_draining_worker_gives_its_trajectories_away_with_their_kv() {
+    let mut driver = Driver::with_policy(&policy("when_worth_it"));
+    driver.linked_worker_up(FAST, 1, 8);
+    driver.linked_worker_up(SLOW, 1, 8);
+    step_on(&mut driver, 1, 1, SLOW);
+    assert_eq!(driver.migrates, []);
+    driver
+        .handle(Event::WorkerDraining {
+            worker: SLOW,
+            generation: 1,
+        })
+        .unwrap();
+    assert_eq!(driver.migrates.len(), 1);
+    assert_eq!(
+        (driver.migrates[0].from, driver.migrates[0].to),
+        (SLOW, FAST)
+    );
 }
