@@ -6,9 +6,10 @@ from typing import Any
 import httpx
 import pytest
 from heddle_contracts.kv import Handshake, MigrationStatus
-from heddle_shim.emulator.engine_config import PauseMode
+from heddle_shim.emulator.clock import VirtualClock
 from heddle_shim.emulator.fleet_server import FleetServer
 from heddle_shim.emulator.timing import TimingProfile
+from heddle_shim.emulator.tokens import pack
 
 from .conftest import Eventually, Serve
 
@@ -153,24 +154,23 @@ async def test_a_slow_link_declines_what_re_prefill_does_sooner(
 async def test_a_full_target_refuses_and_what_runs_there_goes_on(
     serve: Serve, client: httpx.AsyncClient, eventually: Eventually
 ) -> None:
-    server = await serve((1, 1), kv_tokens=1000, speed=50.0)
+    clock = VirtualClock()
+    server = await serve((1, 1), kv_tokens=1000, clock=clock)
     tokens = list(range(100, 900))
-    await client.post(
-        f"{server.urls[0]}/generate", json={"input_ids": tokens, "sampling_params": {"max_new_tokens": 1}}
-    )
+    server.workers[0].engine.pool.tree.insert(pack(tokens))
     engine = server.workers[1].engine
     body = {"input_ids": list(range(1000, 1300)), "sampling_params": {"max_new_tokens": 600}}
     running = asyncio.create_task(client.post(f"{server.urls[1]}/generate", json=body))
-    await eventually(lambda: len(engine.running) == 1)
-    server.workers[1].driver.pause(PauseMode.IN_PLACE)
+    await eventually(lambda: engine.running_count() == 1)
+    clock.advance(1.0)
+    assert len(engine.running) == 1
 
     status = await move(client, server, 0, 1, tokens=tokens)
 
     assert (status.state, status.fault) == ("failed", "target_full")
     assert held(server, 0) == 800
-    server.workers[1].driver.resume()
-    meta = (await running).json()["meta_info"]
-    assert meta["completion_tokens"] == 600
+    clock.advance(1000.0)
+    assert (await running).json()["meta_info"]["completion_tokens"] == 600
     assert engine.totals.retractions == 0
 
 

@@ -233,7 +233,7 @@ async def test_a_move_that_cannot_pay_or_be_in_time_is_declined_with_the_numbers
     filled(source, names)
 
     worth = await ended(client, await ask(client, source, target, names, worth_s=0.5))
-    late = await ended(client, await ask(client, source, target, names, id="m-2", deadline_s=1.0))
+    late = await ended(client, await ask(client, source, target, names, id="m-2", deadline_s=10.0))
 
     assert (worth.state, worth.fault) == (late.state, late.fault) == ("declined", "not_worth_it")
     assert worth.detail.startswith("worth_s")

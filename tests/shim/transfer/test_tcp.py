@@ -132,8 +132,14 @@ async def test_a_wire_that_always_changes_bytes_ends_the_push(
 
 
 async def test_a_receiver_that_is_restarted_in_the_middle_gets_the_rest(
-    make_receiver: MakeReceiver, make_store: MakeStore, make_namespace: MakeNamespace, hash_chain: HashChain
+    make_receiver: MakeReceiver,
+    make_store: MakeStore,
+    make_namespace: MakeNamespace,
+    hash_chain: HashChain,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    # Three seconds are plenty for a restart, but not on a machine that does ten other things.
+    monkeypatch.setattr("heddle_shim.transfer.tcp.ATTEMPTS", 10)
     engine = StoredEngine(make_store(64 << 20), make_namespace())
     first = await make_receiver(engine)
     port = int(first.address.rpartition(":")[2])
