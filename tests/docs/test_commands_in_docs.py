@@ -26,7 +26,7 @@ def commands() -> set[str]:
     """Lines that start a command, without their comments."""
     found: set[str] = set()
     for page in PAGES:
-        text = page.read_text()
+        text = re.sub(r"\\\n\s*", " ", page.read_text())  # a line that goes on
         lines = [line for block in FENCE.findall(text) for line in block.splitlines()]
         lines += INDENTED.findall(text) + INLINE.findall(text)
         found |= {" ".join(shlex.split(line, comments=True)) for line in lines}
@@ -72,7 +72,8 @@ def test_a_command_in_the_docs_exists_with_its_options(command: str) -> None:
         path.append(word)
     assert path, command
     shown = help_of(path)
-    assert set(OPTION.findall(command)) <= set(OPTION.findall(shown)), command
+    ours, _, _ = command.partition(" --launch ")  # what follows is the engine's
+    assert set(OPTION.findall(ours)) <= set(OPTION.findall(shown)), command
 
 
 @pytest.mark.parametrize("target", make_targets())
