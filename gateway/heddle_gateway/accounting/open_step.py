@@ -118,7 +118,9 @@ class OpenStep:
 
     def dispatched(self, worker: str, level: int, now: float) -> None:
         """An attempt begins. The time kept is that of the attempt that gave the answer."""
-        self._move(StepPhase.DISPATCHED)
+        if StepPhase.DISPATCHED not in LEGAL_MOVES[self.phase]:
+            raise self._illegal(StepPhase.DISPATCHED)
+        self.phase = StepPhase.DISPATCHED
         self.attempts += 1
         self.worker = worker
         self.priority_level = level
@@ -127,7 +129,9 @@ class OpenStep:
 
     def answering(self, now: float) -> None:
         """The first byte of the answer is about to go to the client."""
-        self._move(StepPhase.ANSWERING)
+        if StepPhase.ANSWERING not in LEGAL_MOVES[self.phase]:
+            raise self._illegal(StepPhase.ANSWERING)
+        self.phase = StepPhase.ANSWERING
         self.first_byte_at = now
 
     def heard(self, said: Said) -> None:
@@ -138,7 +142,7 @@ class OpenStep:
         """Closes the account. ``status``: what the caller saw; None when it left before any."""
         if self.phase is StepPhase.ENDED:
             raise StepEndedTwice(f"step {self._who.step} of {self._who.trajectory_id} has ended before")
-        self._move(StepPhase.ENDED)
+        self.phase = StepPhase.ENDED
         who = self._who
         said = self._said
         shift = self._arrived_epoch - self.arrived_at
@@ -185,10 +189,8 @@ class OpenStep:
             self.gap_before_s,
         )
 
-    def _move(self, phase: StepPhase) -> None:
-        if phase not in LEGAL_MOVES[self.phase]:
-            raise RuntimeError(f"a step cannot go from {self.phase.value} to {phase.value}")
-        self.phase = phase
+    def _illegal(self, phase: StepPhase) -> RuntimeError:
+        return RuntimeError(f"a step cannot go from {self.phase.value} to {phase.value}")
 
 
 def _believed(tokens: int | None) -> int | None:

@@ -127,18 +127,11 @@ class WorkerConnection(asyncio.Protocol):
             self._last_data_at = self._loop.time()
             self._timer = self._loop.call_later(self._idle_timeout_s, self._check_silence)
 
-    async def answered(self) -> None:
-        """Waits for the response headers, or for the whole answer when started so.
-
-        Raises WorkerLost or WorkerSilent.
+    def answered(self) -> "asyncio.Future[None]":
+        """Done once the response headers are here, or the whole answer when started so. Ask right after the
+        start: nothing else wakes its waiter. Raises WorkerLost or WorkerSilent.
         """
-        wanted = (
-            (ConnectionState.COMPLETE,)
-            if self._whole
-            else (ConnectionState.ANSWERING, ConnectionState.COMPLETE)
-        )
-        while self.state not in wanted:
-            await self._wait()
+        return self._wait()
 
     async def read(self) -> bytes:
         """All bytes of the body that have arrived since the last read; empty at its end."""
