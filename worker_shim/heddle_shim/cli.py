@@ -200,10 +200,12 @@ async def _start(settings: Settings, stack: AsyncExitStack) -> Shim:
     client = EngineClient(settings.engine_url, settings.engine_key)
     shim = await stack.enter_async_context(Shim(client, process, store, plugin))
     movers = [load_mover(name, settings.advertise) for name in settings.transports]
-    receiver = TcpReceiver(shim.side, settings.host, settings.transfer_port, settings.advertise, movers)
+    # One key guards what acts on the engine: its own API, the shim's, and the KV that is put beside it.
+    key = settings.engine_key
+    receiver = TcpReceiver(shim.side, settings.host, settings.transfer_port, settings.advertise, movers, key)
     await receiver.start()
     stack.push_async_callback(receiver.close)
-    migrations = Migrations(shim.side, [*map(TcpTransport, movers), TcpTransport()])
+    migrations = Migrations(shim.side, [TcpTransport(mover, key) for mover in (*movers, None)])
     stack.push_async_callback(migrations.close)
     moving = MigrationRoutes(
         shim.side,

@@ -11,7 +11,16 @@ import pytest
 from heddle_contracts.kv import KvNamespace, MigrationFault
 from heddle_shim.transfer.engine_side import Offer, PageSink
 from heddle_shim.transfer.faults import TransferFault
-from heddle_shim.transfer.frames import HEADER, PREAMBLE, FrameType, pack_missing, pack_offer, unpack_missing
+from heddle_shim.transfer.frames import (
+    HEADER,
+    NONCE_BYTES,
+    PREAMBLE,
+    FrameType,
+    pack_missing,
+    pack_offer,
+    proof_of,
+    unpack_missing,
+)
 from heddle_shim.transfer.page_file import PageBytes, Part
 from heddle_shim.transfer.tcp import TcpTransport
 from heddle_shim.transfer.tcp_receiver import MAX_ARRIVALS, TcpReceiver
@@ -182,6 +191,14 @@ async def test_nobody_there_is_told_apart_from_a_connection_that_broke(
         await push("nowhere", source, Progress())
 
 
+async def greeted(host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection to a receiver without a key, up to the first frame."""
+    reader, writer = await asyncio.open_connection(host, port)
+    writer.write(PREAMBLE)
+    writer.write(proof_of(None, await reader.readexactly(NONCE_BYTES)))
+    return reader, writer
+
+
 class SlowSink:
     """A sink that stores nothing until it is let go."""
 
@@ -270,9 +287,9 @@ async def test_an_arrival_that_is_never_finished_ends_by_itself(
     receiver = await make_receiver(slow_engine)
     source = MemorySource(slow_engine.own, hash_chain(3))
     host, _, port = receiver.address.rpartition(":")
-    _, writer = await asyncio.open_connection(host, int(port))
+    _, writer = await greeted(host, int(port))
     body = pack_offer(offer_of(source), "tcp")
-    writer.write(PREAMBLE + HEADER.pack(FrameType.OFFER, 0, 0, len(body)) + body)
+    writer.write(HEADER.pack(FrameType.OFFER, 0, 0, len(body)) + body)
     await eventually(lambda: receiver.arriving == 1)
 
     writer.transport.abort()
@@ -303,16 +320,14 @@ async def test_more_arrivals_than_may_be_are_refused_as_busy(
 
 
 NOISE = {
-    "another protocol": b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
-    "an unknown frame": PREAMBLE + HEADER.pack(99, 0, 0, 0),
-    "a page before an offer": PREAMBLE + HEADER.pack(FrameType.PAGE, 1, 0, 4) + b"abcd",
-    "an offer without end": PREAMBLE + HEADER.pack(FrameType.OFFER, 0, 0, 1 << 50),
-    "an offer of noise": PREAMBLE + HEADER.pack(FrameType.OFFER, 0, 0, 8) + b"\xff" * 8,
-    "an offer that promises more hashes": PREAMBLE
-    + HEADER.pack(FrameType.OFFER, 0, 0, 4 + 12)
+    "an unknown frame": HEADER.pack(99, 0, 0, 0),
+    "a page before an offer": HEADER.pack(FrameType.PAGE, 1, 0, 4) + b"abcd",
+    "an offer without end": HEADER.pack(FrameType.OFFER, 0, 0, 1 << 50),
+    "an offer of noise": HEADER.pack(FrameType.OFFER, 0, 0, 8) + b"\xff" * 8,
+    "an offer that promises more hashes": HEADER.pack(FrameType.OFFER, 0, 0, 4 + 12)
     + struct.pack("<I", 12)
     + b'{"pages": 9}',
-    "forgetting what never was": PREAMBLE + HEADER.pack(FrameType.FORGET, 0, 0, 1) + b"x",
+    "forgetting what never was": HEADER.pack(FrameType.FORGET, 0, 0, 1) + b"x",
 }
 
 
@@ -323,7 +338,7 @@ async def test_noise_is_hung_up_on_and_the_next_push_succeeds(
     receiver = await make_receiver()
     host, _, port = receiver.address.rpartition(":")
     async with asyncio.timeout(PATIENCE_S):
-        reader, writer = await asyncio.open_connection(host, int(port))
+        reader, writer = await greeted(host, int(port))
         writer.write(sent)
         with suppress(ConnectionError):
             assert await reader.read() == b""
@@ -332,6 +347,36 @@ async def test_noise_is_hung_up_on_and_the_next_push_succeeds(
         await push(receiver.address, MemorySource(make_namespace(), hash_chain(3)), progress)
 
     assert progress.complete == 3
+
+
+async def test_another_protocol_is_hung_up_on(make_receiver: MakeReceiver) -> None:
+    receiver = await make_receiver()
+    host, _, port = receiver.address.rpartition(":")
+    async with asyncio.timeout(PATIENCE_S):
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        with suppress(ConnectionError):
+            assert await reader.read() == b""
+        writer.close()
+
+
+async def test_only_who_knows_the_key_may_push(
+    make_store: MakeStore, make_namespace: MakeNamespace, hash_chain: HashChain
+) -> None:
+    engine = StoredEngine(make_store(), make_namespace())
+    receiver = TcpReceiver(engine, key="secret")
+    await receiver.start()
+    source = MemorySource(make_namespace(), hash_chain(3))
+    for key in (None, "guess"):
+        with pytest.raises(TransferFault, match="key") as caught:
+            await TcpTransport(key=key).push(receiver.address, offer_of(source), source, Progress())
+        assert caught.value.fault is MigrationFault.MISMATCH
+    assert engine.pages(source.hashes) == 0
+
+    await TcpTransport(key="secret").push(receiver.address, offer_of(source), source, Progress())
+
+    assert engine.pages(source.hashes) == 3
+    await receiver.close()
 
 
 @pytest.mark.parametrize(
@@ -351,8 +396,8 @@ async def test_a_page_that_was_not_offered_ends_the_connection(
     host, _, port = receiver.address.rpartition(":")
     body = pack_offer(offer_of(source), "tcp")
     async with asyncio.timeout(PATIENCE_S):
-        reader, writer = await asyncio.open_connection(host, int(port))
-        writer.write(PREAMBLE + HEADER.pack(FrameType.OFFER, 0, 0, len(body)) + body)
+        reader, writer = await greeted(host, int(port))
+        writer.write(HEADER.pack(FrameType.OFFER, 0, 0, len(body)) + body)
         await reader.readexactly(HEADER.size + 1)
         writer.write(HEADER.pack(FrameType.PAGE, parts, index, size))
         with suppress(ConnectionError):

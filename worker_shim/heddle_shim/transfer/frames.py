@@ -7,10 +7,14 @@ into the buffer they are stored from. Numbers are little-endian.
              PAGE    a CRC-32 a part, the parts                   REFUSE  fault and detail; at any time
              END     page: how many of the prefix there are       DONE    page: how many are whole here
              FORGET  id of an offer; instead of OFFER     TAKEN   a page is stored, its slot is free (mover)
+
+Before the first frame the sender shows that it knows the receiver's key, if there is one: it answers random
+bytes with their HMAC. Pages themselves are neither hidden nor signed: shims belong in one trusted network.
 """
 
 import asyncio
 import contextlib
+import hmac
 import json
 import socket
 import struct
@@ -27,6 +31,8 @@ from heddle_shim.transfer.page_file import PageBytes
 
 PREAMBLE: Final = b"HEDDLEKV\x01\x00\x00\x00"
 """Sent first by the sender: protocol and its version."""
+NONCE_BYTES: Final = 16
+PROOF_BYTES: Final = 32
 HEADER: Final = struct.Struct("<BxHIQ")
 HASH_BYTES: Final = 32
 MAX_PAGES: Final = 1_000_000
@@ -129,6 +135,11 @@ class FrameSocket:
 
     def close(self) -> None:
         self._sock.close()
+
+
+def proof_of(key: str | None, nonce: bytes | bytearray) -> bytes:
+    """What the sender answers to the receiver's nonce; without a key the empty one is known to all."""
+    return hmac.digest((key or "").encode(), nonce, "sha256")
 
 
 def pack_offer(offer: Offer, by: str) -> bytes:

@@ -20,12 +20,14 @@ from heddle_shim.transfer.frames import (
     INLINE,
     MAX_PAGES,
     MAX_TEXT,
+    NONCE_BYTES,
     PREAMBLE,
     ConnectionBroken,
     Frame,
     FrameSocket,
     FrameType,
     pack_offer,
+    proof_of,
     unpack_fault,
     unpack_missing,
     unpack_note,
@@ -52,8 +54,10 @@ class TcpTransport:
     go by it, and the connection carries the rest.
     """
 
-    def __init__(self, mover: Mover | None = None) -> None:
+    def __init__(self, mover: Mover | None = None, key: str | None = None) -> None:
+        """``key``: what receivers ask for; None where they ask for none."""
         self._mover = mover
+        self._key = key
 
     @property
     def name(self) -> str:
@@ -69,7 +73,7 @@ class TcpTransport:
             # The receiver knows of its own refusals; of ours it must be told.
             if not isinstance(error, TransferFault) or error.fault in OURS:
                 with contextlib.suppress(OSError, TimeoutError, TransferFault):
-                    await asyncio.wait_for(_forget(address, offer.id), FORGET_S)
+                    await asyncio.wait_for(_forget(address, self._key, offer.id), FORGET_S)
             raise
 
     async def _until_done(
@@ -82,7 +86,7 @@ class TcpTransport:
             progress.attempts += 1
             left = Offer(offer.id, offer.trajectory, offer.namespace, offer.hashes, ends - loop.time())
             try:
-                await _attempt(address, left, source, progress, self._mover)
+                await _attempt(address, self._key, left, source, progress, self._mover)
                 return
             except TransferFault as fault:
                 spoilt += 1
@@ -98,9 +102,14 @@ class TcpTransport:
 
 
 async def _attempt(
-    address: str, offer: Offer, source: PageSource, progress: Progress, mover: Mover | None
+    address: str,
+    key: str | None,
+    offer: Offer,
+    source: PageSource,
+    progress: Progress,
+    mover: Mover | None,
 ) -> None:
-    wire = await _connect(address)
+    wire = await _connect(address, key)
     way: _Inline | _Moved | None = None
     try:
         await wire.send(FrameType.OFFER, pack_offer(offer, INLINE if mover is None else mover.name))
@@ -224,7 +233,7 @@ async def _expect(wire: FrameSocket, *kinds: FrameType) -> Frame:
     return frame
 
 
-async def _connect(address: str) -> FrameSocket:
+async def _connect(address: str, key: str | None) -> FrameSocket:
     host, _, port = address.rpartition(":")
     loop = asyncio.get_running_loop()
     try:
@@ -237,6 +246,9 @@ async def _connect(address: str) -> FrameSocket:
                 await loop.sock_connect(sock, target)
                 wire = FrameSocket(sock)
                 await wire.send_raw(PREAMBLE)
+                nonce = bytearray(NONCE_BYTES)
+                await wire.receive_into(memoryview(nonce))
+                await wire.send_raw(proof_of(key, nonce))
             except BaseException:
                 sock.close()
                 raise
@@ -247,9 +259,9 @@ async def _connect(address: str) -> FrameSocket:
     return wire
 
 
-async def _forget(address: str, offer_id: str) -> None:
+async def _forget(address: str, key: str | None, offer_id: str) -> None:
     """Tells the receiver that an offer is over, so that it need not wait for a new connection."""
-    wire = await _connect(address)
+    wire = await _connect(address, key)
     try:
         await wire.send(FrameType.FORGET, offer_id.encode())
     finally:

@@ -7,8 +7,10 @@ arrival are in memory, one being received and one being stored, so a slow store 
 
 import asyncio
 import contextlib
+import hmac
 import json
 import logging
+import os
 import socket
 import struct
 from collections.abc import Coroutine, Sequence
@@ -24,13 +26,16 @@ from heddle_shim.transfer.frames import (
     INLINE,
     MAX_PAGES,
     MAX_TEXT,
+    NONCE_BYTES,
     PREAMBLE,
+    PROOF_BYTES,
     ConnectionBroken,
     Frame,
     FrameSocket,
     FrameType,
     pack_fault,
     pack_missing,
+    proof_of,
     unpack_offer,
 )
 from heddle_shim.transfer.mover import SLOTS, Mover, SlotPool
@@ -73,11 +78,14 @@ class TcpReceiver:
         port: int = 0,
         advertise: str = "",
         movers: Sequence[Mover] = (),
+        key: str | None = None,
     ) -> None:
         """Listens on ``host``:``port`` (0 takes a free one) from ``start`` on; others reach it at
         ``advertise``, by default the host. ``movers`` may carry the pages' bytes instead of the connection.
+        ``key``: what senders must know; None admits all.
         """
         self._engine = engine
+        self._key = key
         self._movers = {mover.name: (mover, SlotPool(mover)) for mover in movers}
         self._host, self._port = host, port
         self._advertise = advertise or host
@@ -158,6 +166,7 @@ class TcpReceiver:
                 await wire.receive_into(memoryview(greeting))
                 if greeting != PREAMBLE:
                     raise ConnectionBroken("the sender speaks another protocol")
+                await self._require_key(wire)
                 frame = await wire.receive()
                 body = await wire.body(frame, MAX_TEXT + MAX_PAGES * HASH_BYTES)
             if frame.type is FrameType.FORGET:
@@ -175,6 +184,15 @@ class TcpReceiver:
             log.info("transfer connection ended: %s", error or type(error).__name__)
         finally:
             wire.close()
+
+    async def _require_key(self, wire: FrameSocket) -> None:
+        nonce, proof = os.urandom(NONCE_BYTES), bytearray(PROOF_BYTES)
+        await wire.send_raw(nonce)
+        await wire.receive_into(memoryview(proof))
+        if not hmac.compare_digest(proof, proof_of(self._key, nonce)):
+            raise TransferFault(
+                MigrationFault.MISMATCH, "key: the sender does not know the target's; start both with one key"
+            )
 
     async def _take_in(self, wire: FrameSocket, offer: Offer, by: str) -> None:
         if by != INLINE and by not in self._movers:
