@@ -47,11 +47,16 @@ def _pair(venv: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list
 
 @pytest.fixture
 def worker_b(_pair: list[Worker]) -> Worker:
-    """B, started again if another engine took its place."""
-    worker = _pair[1]
+    """B, started again if another engine took its place, with the weights that A has."""
+    first, worker = _pair
     if worker.process is None or worker.process.poll() is not None:
         worker.start()
         worker.ready()
+    weights = [one.handshake()["namespace"]["weight_version"] for one in (first, worker)]
+    if weights[0] != weights[1]:
+        alike = f"alike-{next(_numbers)}"
+        for one in (first, worker):
+            one.update_weights(alike)
     return worker
 
 

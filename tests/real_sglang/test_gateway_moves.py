@@ -42,7 +42,7 @@ def step(http: httpx.Client, trajectory: str, prompt: list[int]) -> tuple[Answer
         "sampling_params": {"max_new_tokens": NEW, "temperature": 0, "ignore_eos": True},
         "return_logprob": True,
     }
-    answer = http.post("/generate", json=body, headers={"x-heddle-trajectory": trajectory})
+    answer = http.post("/generate", json=body, headers={"x-heddle-trajectory-id": trajectory})
     assert answer.status_code == 200, answer.text
     said = answer.json()
     meta = said["meta_info"]

@@ -98,7 +98,7 @@ def test_the_gateways_order_is_the_engines(worker_a: Worker, tmp_path: Path) -> 
             "temperature": 0,
             "ignore_eos": True,
         }
-        headers = {"x-heddle-trajectory": trajectory, "x-heddle-group": group}
+        headers = {"x-heddle-trajectory-id": trajectory, "x-heddle-group": group}
         headers |= {"x-heddle-final": "true"} if final else {}
         answer = http.post("/v1/chat/completions", json=body, headers=headers)
         assert answer.status_code == 200, answer.text

@@ -62,7 +62,7 @@ class Agent:
         }
         began = time.monotonic()
         answer = await http.post(
-            "/v1/chat/completions", json=body, headers={"x-heddle-trajectory": self.name}
+            "/v1/chat/completions", json=body, headers={"x-heddle-trajectory-id": self.name}
         )
         answer.raise_for_status()
         said = answer.json()
