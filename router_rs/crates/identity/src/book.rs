@@ -14,10 +14,8 @@ use crate::history::History;
 use crate::holders::LinkedMap;
 use crate::index::Index;
 use crate::matching::{self, Conversations, Seen};
+use crate::past::OWN_GROUP;
 use crate::turns::{begin_turn, learn, move_turn, place};
-
-/// Begins the names of groups that nobody named; the opening follows, in 16 hex digits.
-const OWN_GROUP: &str = "auto-";
 
 /// What bounds a book.
 #[derive(Clone, Copy, Debug)]
@@ -49,37 +47,14 @@ pub enum BookError {
     },
 }
 
-/// A trajectory as the history of an earlier process has it.
-#[derive(Clone, Copy, Debug)]
-pub struct Past<'a> {
-    /// The tenant.
-    pub tenant: &'a str,
-    /// The trajectory.
-    pub trajectory_id: &'a str,
-    /// The model asked for.
-    pub model: &'a str,
-    /// Its group.
-    pub group_id: Option<&'a str>,
-    /// Its number in the group.
-    pub sample: Option<u64>,
-    /// Whose sub-agent it is.
-    pub parent_id: Option<&'a str>,
-    /// Steps begun.
-    pub steps: u64,
-    /// Segments begun.
-    pub segments: u64,
-    /// Monotonic seconds.
-    pub last_seen: f64,
-}
-
 /// See the module.
 #[derive(Debug)]
 pub struct Book {
-    limits: Limits,
-    conversations: Conversations,
-    by_name: HashMap<Box<str>, Id>,
+    pub(crate) limits: Limits,
+    pub(crate) conversations: Conversations,
+    pub(crate) by_name: HashMap<Box<str>, Id>,
     /// Samples ever begun of an opening; bounded like the conversations.
-    samples: LinkedMap<u64, u64>,
+    pub(crate) samples: LinkedMap<u64, u64>,
     index: Index,
     next_id: Id,
 }
@@ -112,35 +87,7 @@ impl Book {
         self.index.size()
     }
 
-    /// Takes up a trajectory of an earlier process: under its id, its steps and segments are counted on.
-    ///
-    /// Histories are not kept, so only a request that names it will find it. Samples of its group are counted on
-    /// as well. Call it before the first request, the one seen longest ago first.
-    pub fn restore(&mut self, past: &Past<'_>) {
-        if let (Some(opening), Some(sample)) = (past.group_id.and_then(opening_of), past.sample) {
-            let begun = self.samples.entry(opening).or_insert(0);
-            *begun = (*begun).max(sample + 1);
-        }
-        let name = name_of(past.tenant, past.trajectory_id);
-        if self.by_name.contains_key(&name) || self.len() >= self.limits.capacity {
-            return;
-        }
-        let mut conversation = Conversation {
-            steps: past.steps,
-            segment: past.segments.saturating_sub(1),
-            last_seen: past.last_seen,
-            group_id: past.group_id.map(Arc::from),
-            sample: past.sample,
-            parent_id: past.parent_id.map(Arc::from),
-            ..Conversation::new(past.tenant, past.trajectory_id.into())
-        };
-        conversation.scope = scope_of(past.tenant, past.model);
-        let id = self.new_number();
-        self.by_name.insert(name, id);
-        self.conversations.insert(id, conversation);
-    }
-
-    fn new_number(&mut self) -> Id {
+    pub(crate) fn new_number(&mut self) -> Id {
         self.next_id += 1;
         self.next_id
     }
@@ -171,13 +118,12 @@ impl Book {
             },
         };
         let known = found.and_then(|(kind, id)| Some((kind, id, self.conversations.get(&id)?)));
-        let (kind, conversation, fresh) = match known {
-            Some((kind, id, _)) => (kind, id, None),
-            None => {
-                let trajectory_id = told.trajectory_id.map_or_else(new_id, str::to_owned);
-                let fresh = self.fresh(request.tenant, trajectory_id, scope, &history);
-                (Kind::New, 0, Some(Box::new(fresh)))
-            }
+        let (kind, conversation, fresh) = if let Some((kind, id, _)) = known {
+            (kind, id, None)
+        } else {
+            let trajectory_id = told.trajectory_id.map_or_else(new_id, str::to_owned);
+            let fresh = self.fresh(request.tenant, trajectory_id, scope, &history);
+            (Kind::New, 0, Some(Box::new(fresh)))
         };
         let claim = Claim {
             verdict: Verdict::from(kind),
@@ -433,27 +379,19 @@ impl Book {
 }
 
 /// The tenant and model as a number.
-fn scope_of(tenant: &str, model: &str) -> u64 {
+pub(crate) fn scope_of(tenant: &str, model: &str) -> u64 {
     hash::fold([
         hash::bytes(tenant.as_bytes()),
         hash::bytes(model.as_bytes()),
     ])
 }
 
-fn name_of(tenant: &str, trajectory_id: &str) -> Box<str> {
+/// The name of a tenant's trajectory.
+pub(crate) fn name_of(tenant: &str, trajectory_id: &str) -> Box<str> {
     // A tenant is hex digits, so that the first blank ends it.
     let mut name = String::with_capacity(tenant.len() + 1 + trajectory_id.len());
     name.push_str(tenant);
     name.push(' ');
     name.push_str(trajectory_id);
     name.into_boxed_str()
-}
-
-/// The opening that a group of our own is named by.
-fn opening_of(group_id: &str) -> Option<u64> {
-    let digits = group_id.strip_prefix(OWN_GROUP)?;
-    let is_ours = digits.len() == 16 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
-    is_ours
-        .then(|| u64::from_str_radix(digits, 16).ok())
-        .flatten()
 }

@@ -18,11 +18,13 @@ mod history;
 mod holders;
 mod index;
 mod matching;
+mod past;
 mod prompts;
 mod repeats;
 mod turns;
 
 pub use attempt::Attempt;
-pub use book::{Book, BookError, Limits, Past};
+pub use book::{Book, BookError, Limits};
 pub use claim::{Claim, Identity, Request, Told, Verdict};
 pub use history::History;
+pub use past::Past;
