@@ -222,6 +222,8 @@ async def _send_pages(
             await asyncio.gather(upcoming, return_exceptions=True)
     await wire.send(FrameType.END, page=complete)
     progress.complete = (await reply).page
+    # A page that was sent again after a break has moved once.
+    progress.moved = max(0, progress.complete - progress.present)
 
 
 async def _expect(wire: FrameSocket, *kinds: FrameType) -> Frame:
