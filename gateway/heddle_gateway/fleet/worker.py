@@ -70,6 +70,7 @@ class WorkerView:
     kv_tokens: int | None
     features: Features | None
     weight_version: str | None
+    shim_url: str | None
     running: int | None
     waiting: int | None
     kv_used: int | None
@@ -101,6 +102,7 @@ def view_of(worker: Worker, now: float) -> WorkerView:
         kv_tokens=facts.kv_tokens if facts else worker.spec.kv_tokens,
         features=facts.features if facts else None,
         weight_version=facts.weight_version if facts else None,
+        shim_url=facts.shim_url if facts else worker.spec.shim_url,
         running=load.running if load else None,
         waiting=load.waiting if load else None,
         kv_used=load.kv_used if load else None,

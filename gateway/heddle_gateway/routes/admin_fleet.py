@@ -64,9 +64,10 @@ def _spec(wanted: WorkerAdd) -> WorkerSpec:
     )
 
 
-def _abilities(features: Features) -> list[str]:
-    """Names of the features that are simply there or not."""
-    return [one.name for one in fields(features) if getattr(features, one.name) is True]
+def _abilities(view: fleet_worker.WorkerView) -> list[str]:
+    """Names of the features that are simply there or not; ``migrate`` where a shim moves its KV."""
+    found = [one.name for one in fields(Features) if getattr(view.features, one.name, None) is True]
+    return [*found, "migrate"] if view.shim_url is not None else found
 
 
 def _shown(view: fleet_worker.WorkerView) -> WorkerView:
@@ -81,7 +82,7 @@ def _shown(view: fleet_worker.WorkerView) -> WorkerView:
         degree=view.degree,
         slots=view.slots,
         kv_tokens=view.kv_tokens,
-        features=_abilities(view.features) if view.features else [],
+        features=_abilities(view),
         priority=view.features.priority.value if view.features else None,
         version=view.version,
         emulated=view.emulated,

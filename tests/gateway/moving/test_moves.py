@@ -52,7 +52,9 @@ async def test_a_trajectory_is_moved_in_its_gap_and_its_next_step_finds_its_kv(
     places = [await agent.step() for _ in range(3)]
     here = places[0][0]
     assert {worker for worker, _ in places} == {here}
-    names = [worker["name"] for worker in (await gateway.client.get("/admin/v1/workers")).json()["items"]]
+    listed = (await gateway.client.get("/admin/v1/workers")).json()["items"]
+    assert all("migrate" in worker["features"] for worker in listed)
+    names = [worker["name"] for worker in listed]
     (there,) = set(names) - {here}
 
     asked = await gateway.client.post("/admin/v1/migrations", json={"trajectory_id": "swe/1", "to": there})
