@@ -193,18 +193,25 @@ class ClientExchange:
 
     async def part(self, data: bytes) -> None:
         """A part of a streamed answer, not empty; waits while the client reads slower than this."""
-        held = self._held
-        if held:
-            self._held = b""
-        await self._write(b"%b%x\r\n%b\r\n" % (held, len(data), data) if self._chunked else held + data)
+        connection = self._connection
+        if connection.flow.write_paused and not self.disconnected:
+            await connection.flow.drain()
+        if not self.disconnected:
+            held, self._held = self._held, b""
+            connection.transport.write(
+                b"%b%x\r\n%b\r\n" % (held, len(data), data) if self._chunked else held + data
+            )
 
     async def end(self, data: bytes = b"") -> None:
         """The last part of a streamed answer."""
         self.ended = True
         if data:
             await self.part(data)
-        await self._write(self._held + (b"0\r\n\r\n" if self._chunked else b""))
-        self._complete()
+        if not self.disconnected:
+            last = self._held + (b"0\r\n\r\n" if self._chunked else b"")
+            if last:
+                self._connection.transport.write(last)
+            self._complete()
 
     def _head(self, status: int, lines: bytes, framing: bytes) -> bytes:
         # Nobody is told to go on any more.
@@ -217,16 +224,7 @@ class ClientExchange:
             b"" if self.keep_alive else b"connection: close\r\n",
         )
 
-    async def _write(self, data: bytes) -> None:
-        connection = self._connection
-        if connection.flow.write_paused and not self.disconnected:
-            await connection.flow.drain()
-        if not self.disconnected and data:
-            connection.transport.write(data)
-
     def _complete(self) -> None:
-        if self.disconnected:
-            return
         self.response_complete = True
         self.on_cut = None
         # An idle connection keeps its last exchange, which need not keep a body.

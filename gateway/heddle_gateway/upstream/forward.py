@@ -6,8 +6,8 @@ Invariant: nothing here retries, queues or chooses; it says what happened, and t
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
-from typing import Final, Protocol
+from collections.abc import Coroutine, Sequence
+from typing import Any, Final, Protocol
 
 from heddle_core import answer_lines
 
@@ -54,9 +54,9 @@ class Exchange:
         """The whole body, of an exchange opened with ``whole``."""
         return self._connection.buffered_body()
 
-    async def read(self) -> bytes:
+    def read(self) -> Coroutine[Any, Any, bytes]:
         """The next bytes of the body; empty at its end. Raises WorkerLost or WorkerSilent."""
-        return await self._connection.read()
+        return self._connection.read()
 
     async def read_rest(self, limit: int) -> bytes:
         """What is left of the body, about ``limit`` bytes at most (``close`` aborts the rest)."""
