@@ -148,8 +148,7 @@ class Boosting:
         self._quantiles = _fit_quantiles(outer, residual, data.weight)
         self._location = _fit_location(data)
         lengths = np.where(data.finished, np.expm1(data.target), np.exp(filled + 0.5 * spread**2))
-        tilted = center + _tilt(said + self._shifts)
-        self._mean = MeanCalibration.fit(tilted, np.asarray(lengths, dtype=np.float64))
+        self._mean = MeanCalibration.fit(center, np.asarray(lengths, dtype=np.float64))
 
     def predict(self, moments: Sequence[StepFeatures]) -> Prediction:
         """Raises PredictorError before `fit` or `load`."""
@@ -165,11 +164,10 @@ class Boosting:
         numbers = np.column_stack([_for_trees(numbers), words])
         trees = np.asarray(self._location.predict(numbers, num_threads=1), dtype=np.float64)
         center = base + trees * weights_at(self._weights, steps)
-        residual = np.sort(_say(self._quantiles, np.column_stack([numbers, center])) + self._shifts, axis=1)
-        logs = center[:, None] + residual
-        logs = np.clip(logs, 0.0, 20.0)
+        logs = center[:, None] + _say(self._quantiles, np.column_stack([numbers, center])) + self._shifts
+        logs = np.clip(np.sort(logs, axis=1), 0.0, 20.0)
         sigma = np.clip((logs[:, -1] - logs[:, 0]) / 3.2897072539029444, 0.05, 5.0)
-        return Prediction(self._mean.apply(center + _tilt(residual)), sigma, np.maximum(np.expm1(logs), 1.0))
+        return Prediction(self._mean.apply(center), sigma, np.maximum(np.expm1(logs), 1.0))
 
     def _arrays(self, examples: Sequence[Example], trajectories: NDArray[np.intp]) -> _Data:
         _, index, counts = np.unique(trajectories, return_inverse=True, return_counts=True)
@@ -328,14 +326,6 @@ def _fit_quantiles(numbers: Floats, residual: Floats, weight: Floats) -> list[li
 
 def _say(boosters: Sequence[lightgbm.Booster], numbers: Floats) -> Floats:
     return np.column_stack([booster.predict(numbers, num_threads=1) for booster in boosters])
-
-
-def _tilt(residual: Floats) -> Floats:
-    """What a lognormal's mean has over its median, from quantiles of residuals: half the variance of
-    the logarithm. Among equal medians the uncertain one is longer on average.
-    """
-    spread = (residual[:, -1] - residual[:, 0]) / 3.2897072539029444
-    return np.asarray(residual[:, 2] + 0.5 * np.clip(spread, 0.0, 2.5) ** 2, dtype=np.float64)
 
 
 def _train(

@@ -1,8 +1,7 @@
 """Makes predictions right on average, and intervals hold what they say, from held-out predictions.
 
 Few parameters, since a set of a hundred trajectories must do: the mean is ``exp(level + slope * log
-estimate)``, by quasi-likelihood so that the totals agree; each quantile is moved by one number (split
-conformal).
+estimate)``; each quantile is moved by one number (split conformal).
 """
 
 from collections.abc import Sequence
@@ -19,60 +18,43 @@ LEAST_SLOPE, MOST_SLOPE = 0.05, 2.0
 
 @dataclass(frozen=True, slots=True)
 class MeanCalibration:
-    """From a predicted logarithm to an expected length."""
+    """From a predicted logarithm to an expected length: ``exp(level + slope * log)``."""
 
     level: float = 0.0
     slope: float = 1.0
-    offset: float = 0.0
-    gain: float = 1.0
 
     @classmethod
     def fit(cls, logs: Floats, lengths: Floats) -> Self:
-        """From held-out predicted logarithms and true lengths (tokens)."""
-        lengths = np.maximum(lengths, 1.0)
-        slope, center = 1.0, float(logs.mean())
-        level = float(np.log(lengths.mean()) - np.log(np.exp(logs - center).mean()))
-        for _ in range(50):
-            mean = np.exp(np.clip(level + slope * (logs - center), -20, 20))
-            gradient = np.array([(lengths - mean).sum(), ((lengths - mean) * (logs - center)).sum()])
-            curvature = np.array(
-                [
-                    [mean.sum(), (mean * (logs - center)).sum()],
-                    [(mean * (logs - center)).sum(), (mean * (logs - center) ** 2).sum()],
-                ]
-            )
-            # A ridge towards slope 1, as of ten lengths: it decides where nothing else does.
-            ridge = 10.0 * float(lengths.mean()) * 0.01
-            curvature[1, 1] += ridge
-            gradient[1] += ridge * (1.0 - slope)
-            step = np.clip(np.linalg.solve(curvature + 1e-9 * np.eye(2), gradient), -1.0, 1.0)
-            level, slope = level + float(step[0]), float(np.clip(slope + step[1], LEAST_SLOPE, MOST_SLOPE))
-            if np.abs(step).max() < 1e-9:
-                break
-        bare = cls(level - slope * center, slope)
-        mean = bare.apply(logs)
-        spread = float(mean.var())
-        gain = (
-            float(((mean - mean.mean()) * (lengths - lengths.mean())).mean() / spread) if spread > 0 else 1.0
-        )
-        gain = float(np.clip(gain, 0.5, 1.5))
-        return cls(bare.level, bare.slope, float(lengths.mean() - gain * mean.mean()), gain)
+        """From held-out predicted logarithms and true lengths (tokens).
+
+        The slope is the one whose curve has 1 as the least-squares slope of truth on prediction; the level
+        makes the totals agree. Where truth does not rise with the prediction, the mean is nearly constant.
+        """
+        center = float(logs.mean())
+        best, least = LEAST_SLOPE, np.inf
+        for slope in np.linspace(LEAST_SLOPE, MOST_SLOPE, 79).tolist():
+            said = np.exp(np.clip(slope * (logs - center), -30, 30))
+            said *= lengths.mean() / said.mean()
+            spread = float(said.var())
+            together = float(((said - said.mean()) * (lengths - lengths.mean())).mean())
+            if spread > 0 and together > 0 and abs(np.log(together / spread)) < least:
+                best, least = slope, abs(np.log(together / spread))
+        said = np.exp(np.clip(best * (logs - center), -30, 30))
+        level = float(np.log(max(1.0, float(lengths.mean()))) - np.log(said.mean()))
+        return cls(level - best * center, best)
 
     def apply(self, logs: Floats) -> Floats:
         """Expected tokens; at least 1."""
-        # What the straight line would take below a tenth of the curve stays at a tenth.
-        curve = np.exp(np.clip(self.level + self.slope * logs, 0.0, 20.0))
-        line = self.offset + self.gain * curve
-        return np.maximum(np.maximum(line, 0.1 * curve), 1.0)
+        return np.asarray(np.exp(np.clip(self.level + self.slope * logs, 0.0, 20.0)), dtype=np.float64)
 
     def as_json(self) -> dict[str, float]:
         """For `from_json`."""
-        return {"level": self.level, "slope": self.slope, "offset": self.offset, "gain": self.gain}
+        return {"level": self.level, "slope": self.slope}
 
     @classmethod
     def from_json(cls, body: dict[str, Any]) -> Self:
         """Raises KeyError, TypeError, ValueError."""
-        return cls(*(float(body[name]) for name in ("level", "slope", "offset", "gain")))
+        return cls(float(body["level"]), float(body["slope"]))
 
 
 def conformal_shifts(

@@ -42,7 +42,9 @@ def a_line(task: str, sample: int, outputs: Sequence[int], **more: Any) -> Line:
     }
 
 
-def lines_of(tasks: int, samples: int, seed: int = 0, *, cut: float = 0.0) -> list[Line]:
+def lines_of(
+    tasks: int, samples: int, seed: int = 0, *, cut: float = 0.0, prefix: str = "task"
+) -> list[Line]:
     """Harder tasks have longer outputs and more of them. ``cut``: the share that was stopped half-way."""
     draw = random.Random(seed)
     found = []
@@ -52,7 +54,7 @@ def lines_of(tasks: int, samples: int, seed: int = 0, *, cut: float = 0.0) -> li
             size = 60 * 2.718 ** (hardness + draw.gauss(0, 0.15))
             count = max(3, round(8 * 2.718 ** (hardness + draw.gauss(0, 0.2))))
             outputs = [max(1, round(size * 2.718 ** draw.gauss(0, 0.3))) for _ in range(count)]
-            line = a_line(f"task-{task}", sample, outputs)
+            line = a_line(f"{prefix}-{task}", sample, outputs)
             if draw.random() < cut:
                 line["steps"] = line["steps"][: max(1, count // 2)]
                 line["finished"] = False
@@ -89,8 +91,8 @@ def written(tmp_path: Path) -> Callable[..., Path]:
 def made(tmp_path: Path) -> Callable[..., Path]:
     """A file of so many tasks and samples."""
 
-    def make(name: str, tasks: int, samples: int, seed: int = 0, *, cut: float = 0.0) -> Path:
-        return write(tmp_path / name, lines_of(tasks, samples, seed, cut=cut))
+    def make(name: str, tasks: int, samples: int, seed: int = 0, **more: Any) -> Path:
+        return write(tmp_path / name, lines_of(tasks, samples, seed, **more))
 
     return make
 
@@ -108,7 +110,9 @@ def examples(agents: RecordedSet) -> list[Example]:
 
 @pytest.fixture(scope="session")
 def strangers(tmp_path_factory: pytest.TempPathFactory) -> list[Example]:
-    """20 other tasks of the same law, one sample each."""
-    path = write(tmp_path_factory.mktemp("strangers") / "strangers.jsonl", lines_of(20, 1, seed=9))
+    """60 other tasks of the same law, one sample each."""
+    path = write(
+        tmp_path_factory.mktemp("strangers") / "strangers.jsonl", lines_of(60, 1, seed=9, prefix="other")
+    )
     recorded = load_set(path)
-    return make_examples(recorded.trajectories, [f"other/{task}" for task in recorded.tasks])
+    return make_examples(recorded.trajectories, recorded.tasks)

@@ -1,0 +1,161 @@
+"""Learning while serving: refits in the background, swapped when better; nothing breaks the caller."""
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import ClassVar, Self
+
+import numpy as np
+import pytest
+from heddle_planner.predictor import online
+from heddle_planner.predictor.boosting import Boosting
+from heddle_planner.predictor.features import Progress, StepFeatures
+from heddle_planner.predictor.history import History
+from heddle_planner.predictor.observations import EndedStep, Origin, Trajectory
+from heddle_planner.predictor.online import OnlinePredictor
+from heddle_planner.predictor.protocol import Example, Prediction, PredictorError, lognormal
+from heddle_planner.predictor.records import RecordedSet
+
+WAIT_S = 240.0
+
+
+class Scripted:
+    """A predictor that says what it is told to; ``gate`` holds its fit back."""
+
+    name: ClassVar[str] = "scripted"
+
+    def __init__(
+        self, mean: float = 100.0, *, gate: threading.Event | None = None, fails: bool = False
+    ) -> None:
+        self.mean, self.gate, self.fails = mean, gate, fails
+        self.fitted_to = 0
+
+    def fit(self, examples: Sequence[Example]) -> None:
+        if self.gate is not None:
+            assert self.gate.wait(WAIT_S)
+        if self.fails:
+            raise PredictorError("too few")
+        self.fitted_to = len({example.trajectory for example in examples})
+
+    def predict(self, moments: Sequence[StepFeatures]) -> Prediction:
+        if self.mean < 0:
+            raise RuntimeError("broken")
+        return lognormal(np.full(len(moments), self.mean), np.full(len(moments), 0.3))
+
+    def save(self, folder: Path) -> None:
+        raise NotImplementedError
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        raise NotImplementedError
+
+
+def a_trajectory(number: int, tokens: int) -> Trajectory:
+    return Trajectory(Origin(f"t{number}", f"p{number}"), tuple(EndedStep(tokens // 4) for _ in range(4)))
+
+
+def a_moment() -> StepFeatures:
+    return Progress(Origin("t", "")).features()
+
+
+def test_a_refit_waits_for_enough_then_takes_the_place_of_a_worse_model() -> None:
+    made: list[Scripted] = []
+
+    def make() -> Scripted:
+        made.append(Scripted(4_000.0))
+        return made[-1]
+
+    learner = OnlinePredictor(Scripted(10.0), make)
+    for number in range(online.FIRST_REFIT - 1):
+        learner.learn(a_trajectory(number, 4_000))
+    assert not made
+    learner.learn(a_trajectory(999, 4_000))
+    assert learner.wait(WAIT_S)
+    state = learner.state()
+    assert (state.refits, state.refused, state.failures) == (1, 0, 0)
+    assert learner.predict([a_moment()]).mean[0] == pytest.approx(4_000)
+    # Judged without the newest, then fitted to all.
+    assert [one.fitted_to for one in made] == [online.FIRST_REFIT - 13, online.FIRST_REFIT]
+    assert learner.back()
+    assert learner.predict([a_moment()]).mean[0] == pytest.approx(10)
+    assert not learner.back()
+
+
+def test_a_refit_that_is_worse_or_fails_changes_nothing() -> None:
+    for kind in (lambda: Scripted(10.0), lambda: Scripted(fails=True)):
+        learner = OnlinePredictor(Scripted(4_000.0), kind)
+        for number in range(online.FIRST_REFIT):
+            learner.learn(a_trajectory(number, 4_000))
+        assert learner.wait(WAIT_S)
+        assert learner.predict([a_moment()]).mean[0] == pytest.approx(4_000)
+        assert learner.state().refits == 0
+        assert learner.state().refused + learner.state().failures == 1
+
+
+def test_predictions_go_on_during_a_refit_and_there_is_one_at_a_time() -> None:
+    gate = threading.Event()
+    made = 0
+
+    def make() -> Scripted:
+        nonlocal made
+        made += 1
+        return Scripted(4_000.0, gate=gate)
+
+    learner = OnlinePredictor(Scripted(10.0), make)
+    for number in range(4 * online.FIRST_REFIT):
+        learner.learn(a_trajectory(number, 4_000))
+    assert learner.state().refitting
+    assert learner.predict([a_moment()]).mean[0] == pytest.approx(10)
+    assert made == 1
+    gate.set()
+    assert learner.close(WAIT_S)
+    assert learner.predict([a_moment()]).mean[0] == pytest.approx(4_000)
+    learner.start_refit()
+    assert not learner.state().refitting
+
+
+@pytest.mark.parametrize("mean", [-1.0, np.nan, np.inf])
+def test_a_model_that_fails_or_talks_nonsense_is_answered_by_history(mean: float) -> None:
+    learner = OnlinePredictor(Scripted(mean), Scripted)
+    said = learner.predict([a_moment()] * 3)
+    assert len(said) == 3
+    assert np.isfinite(said.mean).all()
+    assert learner.state().failures == 1
+
+
+def test_a_jump_of_the_lengths_is_drift() -> None:
+    learner = OnlinePredictor(Scripted(1_000.0), lambda: Scripted(fails=True))
+    for number in range(200):
+        learner.learn(a_trajectory(number, 800 + 400 * (number % 2)))
+    assert not learner.state().drifted
+    for number in range(200, 240):
+        learner.learn(a_trajectory(number, 9_000))
+    assert learner.state().drifted
+    bias = learner.state().bias
+    assert bias is not None
+    assert bias > 1.5
+    assert learner.close(WAIT_S)
+
+
+def test_the_window_is_bounded_and_long_trajectories_are_thinned() -> None:
+    learner = OnlinePredictor(Scripted(), lambda: Scripted(fails=True))
+    for _ in range(online.WINDOW + 50):
+        learner.learn(Trajectory(Origin("t", ""), (EndedStep(5),)))
+    learner.learn(Trajectory(Origin("t", ""), tuple(EndedStep(5) for _ in range(500))))
+    learner.learn(Trajectory(Origin("t", ""), ()))
+    assert learner.state().window == online.WINDOW
+    longest = max(len(examples) for _, examples in learner._window)
+    assert 10 < longest <= online.MOST_MOMENTS
+    assert learner.close(WAIT_S)
+
+
+def test_it_learns_a_law_from_what_finishes(agents: RecordedSet, strangers: list[Example]) -> None:
+    learner = OnlinePredictor(History(), Boosting)
+    for trajectory in agents.trajectories:
+        learner.learn(trajectory)
+    assert learner.wait(WAIT_S)
+    assert learner.state().refits == 1
+    assert learner.state().model == "boosting"
+    second = [example for example in strangers if example.features.steps == 2]
+    said = learner.predict([example.features for example in second])
+    assert np.corrcoef(np.log(said.mean), np.log([e.remaining for e in second]))[0, 1] > 0.5
