@@ -67,6 +67,7 @@ impl Core {
             return;
         };
         if late.state == MoveState::Moving {
+            self.learn_lateness(&late);
             self.blame(&[late.from.worker, late.to.worker]);
             self.tell_to_stop(&late);
         }
@@ -147,6 +148,7 @@ impl Core {
     fn call_off(&mut self, one: &Move) {
         match one.state {
             MoveState::Moving => {
+                self.learn_lateness(one);
                 self.tell_to_stop(one);
                 self.ledger.call_off(one.id);
                 self.unclaim(one.trajectory, one.id);
@@ -224,6 +226,14 @@ impl Core {
             if let Some(link) = self.workers.get_mut(id).and_then(|w| w.link.as_mut()) {
                 link.fault(now);
             }
+        }
+    }
+
+    /// A transfer that is stopped late has taken at least so long. Without this, only the quick ones would be learned from:
+    /// the slow ones are called off.
+    fn learn_lateness(&mut self, one: &Move) {
+        if self.now.saturating_sub(one.began_at) > one.expected_us {
+            self.learn_transfer(one, one.tokens);
         }
     }
 

@@ -412,6 +412,31 @@ fn what_cannot_be_moved_is_refused_by_the_name_of_the_field() {
 }
 
 #[test]
+fn transfers_that_are_called_off_late_teach_that_they_are_slow() {
+    let (mut driver, migration) = mid_move("on_rank_change");
+    assert_eq!(driver.arrive(3, 1), None);
+    driver.advance_to(driver.now + 50_000);
+    driver.fail_transfer(migration, MigrationFailure::Cancelled);
+    let expected = |driver: &Driver| {
+        driver
+            .core
+            .ledger()
+            .iter()
+            .next()
+            .map(|one| one.expected_us)
+    };
+    driver.done(3, 10);
+    let here = "its context was computed again there";
+    assert_eq!(home(&driver, 1), Some(FAST), "{here}");
+    predict(&mut driver, 1, 10.0);
+    assert!(
+        expected(&driver).unwrap() > 1_200,
+        "{:?}",
+        expected(&driver)
+    );
+}
+
+#[test]
 fn a_new_plan_moves_those_that_are_in_their_gaps() {
     let mut driver = two_workers("on_rank_change", 0, 2);
     step_on(&mut driver, 1, 1, SLOW);
