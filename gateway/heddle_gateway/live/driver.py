@@ -199,11 +199,12 @@ class Driver:
             self._tell_of(facts, weight_version, tokens_per_s, setup_us)
 
     def weights_updated(self, worker_id: int, generation: int, weight_version: str) -> None:
-        self._carry_out(
-            self._core.weights_updated(
-                self._clock(), worker_id, generation, self._number_of_weights(weight_version)
-            )
-        )
+        """The KV there is void, and so is what its shim said; it has no link until it is asked again."""
+        number = self._number_of_weights(weight_version)
+        self._carry_out(self._core.weights_updated(self._clock(), worker_id, generation, number))
+        facts = self._facts.get(worker_id)
+        if facts is not None and facts.generation == generation:
+            self._tell_of(facts, weight_version)
 
     def _tell_of(
         self,

@@ -11,7 +11,7 @@ import pytest
 from heddle_core import replay, scan_body
 from heddle_gateway.live.decisions import Dispatch, Reject
 from heddle_gateway.live.directory import Directory, LiveTrajectory
-from heddle_gateway.live.driver import Driver, PolicyRefused, new_core
+from heddle_gateway.live.driver import Driver, MoveRefused, PolicyRefused, new_core
 from heddle_gateway.live.journal import JournalWriter
 
 Until = Callable[..., Awaitable[None]]
@@ -301,3 +301,79 @@ async def test_a_stopped_journal_has_every_line_once(tmp_path: Path) -> None:
     writer.stop()
     await running
     assert (tmp_path / "journal").read_bytes() == b"one\ntwo\n"
+
+
+class Moves:
+    """What the driver wants moved, and called off."""
+
+    def __init__(self) -> None:
+        self.begun: list[tuple[str, Any]] = []
+        self.cancelled: list[int] = []
+
+    def begin(self, action: Any, live: LiveTrajectory) -> None:
+        self.begun.append((live.trajectory_id, action))
+
+    def cancel(self, action: Any) -> None:
+        self.cancelled.append(action.migration)
+
+
+def two_linked_workers() -> tuple[Bench, Moves]:
+    bench, moves = Bench(SLOTS | {"migration": "never"}), Moves()
+    bench.driver.mover = moves
+    for worker in (1, 2):
+        bench.driver.worker_up(Facts(worker_id=worker, slots=4, weight_version="a"))
+        bench.driver.worker_linked(worker, 1, 1e6, 1000, "a")
+    return bench, moves
+
+
+def home_of(bench: Bench, name: str = "t") -> Any:
+    live = bench.driver.directory.find(name, "")
+    assert live is not None
+    view = bench.driver.trajectory_view(live)
+    assert view is not None
+    return live, view["home"], view["resident_tokens"]
+
+
+async def test_a_move_that_a_person_wants_begins_in_the_gap_and_its_landing_is_the_new_home() -> None:
+    bench, moves = two_linked_workers()
+    bench.end(bench.arrive())
+    live, here, _ = home_of(bench)
+    bench.driver.ask_migration(live, 3 - here)
+    [(name, action)] = moves.begun
+    assert (name, action.from_worker, action.to_worker) == ("t", here, 3 - here)
+    [view] = bench.driver.move_views()
+    assert (view["migration"], view["state"]) == (action.migration, "moving")
+    bench.driver.migration_landed(action.migration, 15)
+    assert home_of(bench)[1:] == (3 - here, 15)
+    with pytest.raises(MoveRefused, match="to: is where the trajectory is"):
+        bench.driver.ask_migration(live, 3 - here)
+    assert bench.driver.audit() == []
+    bench.driver.close()
+
+
+async def test_new_weights_call_a_move_off_and_take_the_link_until_the_shim_is_asked_again() -> None:
+    bench, moves = two_linked_workers()
+    bench.end(bench.arrive())
+    live, here, _ = home_of(bench)
+    bench.driver.ask_migration(live, 3 - here)
+    [(_, action)] = moves.begun
+    bench.driver.weights_updated(here, 1, "b")
+    assert moves.cancelled == [action.migration]
+    bench.driver.migration_failed(action.migration, "cancelled")
+    assert home_of(bench)[1:] == (here, 0)
+    with pytest.raises(MoveRefused, match="trajectory: has no KV"):
+        bench.driver.ask_migration(live, 3 - here)
+    linked = {view["worker"]: view["can_migrate"] for view in bench.driver.worker_views()}
+    assert linked == {here: False, 3 - here: True}
+    bench.driver.worker_linked(here, 1, 1e6, 1000, "b")
+    assert all(view["can_migrate"] for view in bench.driver.worker_views())
+    bench.driver.close()
+
+
+async def test_a_draining_worker_is_not_brought_back_by_what_its_shim_says_late() -> None:
+    bench, _ = two_linked_workers()
+    bench.driver.worker_draining(1, 1)
+    bench.driver.worker_linked(1, 1, 1e6, 1000, "a")
+    states = {view["worker"]: view["state"] for view in bench.driver.worker_views()}
+    assert states == {1: "draining", 2: "active"}
+    bench.driver.close()
