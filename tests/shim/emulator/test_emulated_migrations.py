@@ -114,6 +114,24 @@ async def test_the_source_keeps_a_prefix_that_others_share(serve: Serve, client:
     assert (other.tokens_landed, held(server, 0)) == (128, 128)
 
 
+async def test_siblings_that_share_their_start_are_released_one_by_one(
+    serve: Serve, client: httpx.AsyncClient
+) -> None:
+    server = await serve((1, 1), kv_tokens=20_000)
+    shared = list(range(100, 228))
+    first, second = shared + list(range(1000, 1192)), shared + list(range(2000, 2192))
+    tree = server.workers[0].engine.pool.tree
+    for tokens in (first, second):
+        tree.insert(pack(tokens))
+        await move(client, server, 0, 1, tokens=tokens, id=f"m-{tokens[-1]}", release=False)
+
+    status = await move(client, server, 0, 1, tokens=second, id="m-last")
+
+    assert status.state == "landed"
+    assert tree.match(pack(first))[0] == 320
+    assert tree.match(pack(second))[0] == 128
+
+
 async def test_a_move_takes_the_time_of_real_kv_on_the_profiles_link(
     serve: Serve, client: httpx.AsyncClient
 ) -> None:

@@ -136,8 +136,9 @@ class EmulatedEngineSide:
     async def release(self, namespace: KvNamespace, hashes: Sequence[str]) -> int:
         if not hashes:
             return 0
-        for tokens, sent in self._leaving.values():
-            if hashes[0] in sent:
+        # The last hash names the whole history; first pages are shared by siblings. The newest move is meant.
+        for tokens, sent in reversed(self._leaving.values()):
+            if hashes[-1] in sent:
                 keep = sent.index(hashes[0]) * namespace.layout.page_size
                 freed = self._moves.drop(self._driver.clock.now(), tokens, keep)
                 self._driver.catch_up()

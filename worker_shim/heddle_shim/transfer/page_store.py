@@ -126,16 +126,17 @@ class PageStore:
             presence = hold_lock(root / "owner", fcntl.LOCK_EX)
         if presence is None:
             raise StoreInUse(f"{root}: another shim owns this page store; give this one another directory")
-        held = sum(path.stat().st_size for path in (root / "pages").glob("*/*"))
+        store = cls(root, budget, presence, owner=True)
+        with store.locked():
+            held = store._look().total
         free = os.statvfs(root).f_bavail * os.statvfs(root).f_frsize + held
         if budget > free:
-            os.close(presence)
+            store.close()
             raise StoreTooLarge(
                 f"{root}: a budget of {budget} bytes, but the file system has {free}; lower it, or give the"
                 " container more shared memory (docker: --shm-size)"
             )
         write_whole(root / "budget", str(budget))
-        store = cls(root, budget, presence, owner=True)
         with store.locked():
             store.make_room(0)
         return store
