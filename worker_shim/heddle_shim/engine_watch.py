@@ -15,6 +15,8 @@ from heddle_shim.transfer.engine_side import EngineState
 
 log = logging.getLogger(__name__)
 
+ASK_ALL_EVERY: Final = 5
+"""Looks at load and weights for each question to the scheduler."""
 ABSENT_BEFORE_DEAD: Final = 2
 """Refused connections in a row that mean dead: the first may be a restart of the HTTP front alone."""
 
@@ -52,6 +54,7 @@ class EngineWatch:
         self._client = client
         self._on_life = on_life
         self._absent = 0
+        self._checks = 0
         self.state: EngineState = "starting"
         self.seen: EngineSeen | None = None
         self.load: EngineLoad | None = None
@@ -105,8 +108,10 @@ class EngineWatch:
     async def _check(self) -> None:
         assert self.seen is not None
         self.load = await self._client.load()
-        info = await self._client.server_info()
         model = await self._client.model_info()
+        self._checks += 1
+        # Load and weights are told by the HTTP front alone; the rest is long, and the scheduler answers it.
+        info = await self._client.server_info() if self._checks % ASK_ALL_EVERY == 0 else self.seen.info
         now = EngineSeen(info, str(model.get("weight_version") or "default"), self.seen.paths)
         if now.life != self.seen.life:
             self._dead("the server was started again")
