@@ -8,12 +8,14 @@
     book.forget(tenant, trajectory_id)                       # the trajectory is over
     book.restore(past, last_seen)                            # at start: what an earlier process counted
 
-``split_path(path)`` takes identity prefixes (``/t/{id}/v1/...``) off a path; ``who.rest`` is what it left.
+``split_path(path)`` takes identity prefixes (``/t/{id}/v1/...``) off a path; ``.rest`` is what it left.
 """
+
+from heddle_core import Identity
 
 from heddle_gateway.identity.book import TrajectoryBook
 from heddle_gateway.identity.conventions import Conventions
-from heddle_gateway.identity.facts import Identity, RequestFacts
+from heddle_gateway.identity.facts import RequestFacts
 from heddle_gateway.identity.ids import InvalidId
 from heddle_gateway.identity.keys import tenant_of
 from heddle_gateway.identity.urls import TaggedPath, split_path

@@ -167,6 +167,8 @@ class Conventions:
         for at, row in enumerate(self._rows):
             for name in row.root + row.agent:
                 self._at[row.place].setdefault(name, []).append(at)
+        # Nearly every request has none of them, and is to cost no more than one look at each of its headers.
+        self._headers = frozenset(self._at[Place.HEADER])
 
     def tag_of(self, facts: RequestFacts, path: TaggedPath) -> Tag | None:
         """What the request says of its trajectory; None if nothing. Raises InvalidId on an unusable id of
@@ -193,10 +195,13 @@ class Conventions:
         return self._from_table(facts)
 
     def _from_table(self, facts: RequestFacts) -> Tag | None:
+        fields = facts.scan.fields
+        if not fields and not facts.query and self._headers.isdisjoint(facts.headers):
+            return None
         values: dict[Place, Mapping[str, str]] = {
             _HEADER: facts.headers,
             _QUERY: facts.query,
-            _BODY: facts.scan.fields,
+            _BODY: fields,
         }
         present: set[int] = set()
         for place, carried in values.items():
@@ -265,7 +270,6 @@ class OwnFields:
     final: bool = False
 
 
-_NONE: Final = OwnFields()
 _OWN_NAMES: Final = {
     field: (f"x-heddle-{field}", f"x-heddle-trajectory-{field}")
     for field in ("group", "sample", "parent", "final")
@@ -273,10 +277,10 @@ _OWN_NAMES: Final = {
 _ALL_OWN: Final = frozenset(name for names in _OWN_NAMES.values() for name in names)
 
 
-def own_fields(headers: Mapping[str, str]) -> OwnFields:
-    """Raises InvalidId, naming the header."""
+def own_fields(headers: Mapping[str, str]) -> OwnFields | None:
+    """None if there are none. Raises InvalidId, naming the header."""
     if _ALL_OWN.isdisjoint(headers):
-        return _NONE
+        return None
     found: dict[str, tuple[str, str]] = {}
     for field, names in _OWN_NAMES.items():
         for name in names:

@@ -1,5 +1,5 @@
-"""Heddle's decision core (``Core``, ``replay``), planning (``solve``), simulation (``simulate``) and
-byte-path parsing (``scan_body``, ``splice``, ``StreamTap``).
+"""Heddle's decision core (``Core``, ``replay``), planning (``solve``), simulation (``simulate``),
+byte-path parsing (``scan_body``, ``splice``, ``StreamTap``) and identity (``IdentityBook``).
 """
 
 import warnings
@@ -11,6 +11,8 @@ from heddle_core._native import (
     Core,
     Dispatch,
     Expire,
+    Identity,
+    IdentityBook,
     Migrate,
     Reject,
     Scan,
@@ -45,6 +47,8 @@ __all__ = [
     "Expire",
     "FailureKind",
     "HistoryUnit",
+    "Identity",
+    "IdentityBook",
     "Migrate",
     "MigrationFailure",
     "Outcome",
