@@ -6,12 +6,15 @@ estimate)``; each quantile is moved by one number (split conformal).
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from heddle_planner.predictor.censoring import Flags
 from heddle_planner.predictor.protocol import Floats
+
+if TYPE_CHECKING:
+    # Censoring needs SciPy, which an environment of the transformer need not have.
+    from heddle_planner.predictor.censoring import Flags
 
 LEAST_SLOPE, MOST_SLOPE = 0.05, 2.0
 
@@ -58,7 +61,7 @@ class MeanCalibration:
 
 
 def conformal_shifts(
-    residuals: Floats, quantiles: Floats, levels: Sequence[float], finished: Flags | None = None
+    residuals: Floats, quantiles: Floats, levels: Sequence[float], finished: "Flags | None" = None
 ) -> Floats:
     """What to add to each predicted quantile of ``residuals`` so that the stated share falls below it.
 
@@ -73,7 +76,7 @@ def conformal_shifts(
     )
 
 
-def _product_limit_quantile(values: Floats, level: float, finished: Flags | None) -> float:
+def _product_limit_quantile(values: Floats, level: float, finished: "Flags | None") -> float:
     if finished is None or finished.all():
         return float(np.quantile(values, level))
     order = np.argsort(values, kind="stable")
