@@ -26,6 +26,8 @@ from heddle_shim.transfer.page_store import PageStore
 
 log = logging.getLogger(__name__)
 
+PLUGIN_FIRST_DELAY_S: Final = 1.0
+PLUGIN_LONGEST_DELAY_S: Final = 60.0
 METRICS_EVERY: Final = 5
 """Looks at the load for each look at ``/metrics``, which is longer."""
 
@@ -187,12 +189,22 @@ class Shim:
 
     async def _meet(self, seen: EngineSeen) -> None:
         await self._follow_events(seen)
-        if self._plugin is not None:
+        # Only an engine that a shim launched was given the plugin, and with it the page store.
+        if self._plugin is not None and seen.info.get("hicache_storage_backend") == "dynamic":
+            self.side.plugin_features = await self._ask_plugin(self._plugin)
+
+    async def _ask_plugin(self, plugin: PluginClient) -> tuple[str, ...]:
+        """What it offers, as soon as it says so: an engine that just began to serve may be slow to."""
+        delay = PLUGIN_FIRST_DELAY_S
+        while True:
             try:
-                self.side.plugin_features = await self._plugin.features()
+                return await plugin.features()
             except PluginSilent as error:
-                self.side.plugin_features = ()
-                log.warning("the engine's plugin does not answer, so it is done without: %s", error)
+                log.warning(
+                    "the engine's plugin does not answer; it is done without until it does: %s", error
+                )
+            await asyncio.sleep(delay)
+            delay = min(PLUGIN_LONGEST_DELAY_S, delay * 2)
 
     async def _follow_events(self, seen: EngineSeen) -> None:
         if self._events is not None:
