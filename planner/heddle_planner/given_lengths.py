@@ -78,7 +78,7 @@ def plan_given(
         live=False,
         made_at=now,
         expires_at=now + ttl_s,
-        inputs_digest=digest_of([asked.model_dump(mode="json"), profile_json, gpus]),
+        inputs_digest=digest_of([asked.model_dump_json(), profile_json, gpus]),
         trajectories=len(lengths),
         gpus=gpus,
         shape=tuple(worker["degree"] for worker in solved["workers"]),

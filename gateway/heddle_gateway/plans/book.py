@@ -4,7 +4,9 @@ Invariants: versions grow and are never used twice; at most one plan is current;
 never the current one; a plan's state follows from the book and the time and is not stored in it.
 """
 
+from array import array
 from collections import OrderedDict
+from collections.abc import Sequence
 from typing import Final, Literal
 
 from heddle_contracts.planning import Plan
@@ -19,6 +21,7 @@ class PlanBook:
 
     def __init__(self) -> None:
         self._plans: OrderedDict[int, Plan] = OrderedDict()
+        self._lengths: dict[int, array[float]] = {}
         self._been_current: set[int] = set()
         self._last_version = 0
         self._current: int | None = None
@@ -26,20 +29,27 @@ class PlanBook:
     def __len__(self) -> int:
         return len(self._plans)
 
-    def keep(self, plan: Plan) -> Plan:
-        """The plan with its version."""
+    def keep(self, plan: Plan, lengths: Sequence[float] = ()) -> Plan:
+        """The plan with its version. ``lengths``: those it was made for, where they were given."""
         self._last_version += 1
         kept = plan.model_copy(update={"version": self._last_version})
         self._plans[self._last_version] = kept
+        if lengths:
+            self._lengths[self._last_version] = array("d", lengths)
         while len(self._plans) > CAPACITY:
             oldest = next(version for version in self._plans if version != self._current)
             del self._plans[oldest]
             self._been_current.discard(oldest)
+            self._lengths.pop(oldest, None)
         return kept
 
     def get(self, version: int, now: float) -> Plan | None:
         plan = self._plans.get(version)
         return plan.model_copy(update={"state": self._state(plan, now)}) if plan is not None else None
+
+    def lengths(self, version: int) -> Sequence[float]:
+        """Those that a plan was made for; empty for a plan of what was live."""
+        return self._lengths.get(version, ())
 
     def current(self, now: float) -> Plan | None:
         """The plan in force; one that has expired is not, whether or not that was noticed."""

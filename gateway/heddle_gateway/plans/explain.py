@@ -61,14 +61,18 @@ class Whereabouts:
     home: str | None
 
 
-def explain(plan: Plan, live: Mapping[str, Whereabouts], *, most: int) -> PlanExplained:
-    """``live``: by trajectory id; ``most``: trajectories that are explained, the longest ones."""
+def explain(
+    plan: Plan, live: Mapping[str, Whereabouts], lengths: Sequence[float], *, most: int
+) -> PlanExplained:
+    """``live``: by trajectory id; ``lengths``: those that the plan was made for, where they were given;
+    ``most``: trajectories that are explained, the longest ones.
+    """
     return PlanExplained(
         version=plan.version or 0,
         summary=_summary(plan),
         words=WORDS,
         workers=tuple(_share(share) for share in plan.shares),
-        trajectories=tuple(_trajectories(plan, live, most)),
+        trajectories=tuple(_trajectories(plan, live, lengths, most)),
         alternatives=tuple(_alternative(one, plan) for one in plan.alternatives),
     )
 
@@ -120,14 +124,19 @@ def _share(share: PlanShare) -> ShareExplained:
     )
 
 
-def _trajectories(plan: Plan, live: Mapping[str, Whereabouts], most: int) -> list[TrajectoryExplained]:
+def _trajectories(
+    plan: Plan, live: Mapping[str, Whereabouts], lengths: Sequence[float], most: int
+) -> list[TrajectoryExplained]:
     found: list[TrajectoryExplained] = []
     rank = 0
     for share, members in zip(plan.shares, plan.members, strict=False):
         for member in members:
             if len(found) >= most:
                 return found
-            found.append(_trajectory(plan, share, members, str(member), rank, live.get(str(member))))
+            given = lengths[member] if isinstance(member, int) and member < len(lengths) else None
+            found.append(
+                _trajectory(plan, share, len(members) - 1, str(member), rank, given, live.get(str(member)))
+            )
             rank += 1
     return found
 
@@ -135,19 +144,19 @@ def _trajectories(plan: Plan, live: Mapping[str, Whereabouts], most: int) -> lis
 def _trajectory(
     plan: Plan,
     share: PlanShare,
-    members: Sequence[int | str],
+    company: int,
     name: str,
     rank: int,
+    given: float | None,
     now: Whereabouts | None,
 ) -> TrajectoryExplained:
     worker = share.name or f"a worker of MP degree {share.degree}"
-    company = len(members) - 1
     shared = "alone" if not company else f"with {company} others"
     had = f"When the plan was made it had rank {rank} of {plan.trajectories}"
     text = f"{had}, so it falls to {worker}, {shared}."
     if not plan.live:
         return TrajectoryExplained(
-            trajectory_id=name, rank=rank, predicted=share.longest or 0.0, planned_on=worker, text=text
+            trajectory_id=name, rank=rank, predicted=given or 0.0, planned_on=worker, text=text
         )
     if now is None:
         text += " It is over by now."

@@ -130,7 +130,7 @@ class PlanKeeper:
             self._failed += 1
             raise
         self._made += 1
-        return plan if asked.dry_run else self.book.keep(plan)
+        return plan if asked.dry_run else self.book.keep(plan, asked.lengths or ())
 
     def want(self, reason: PlanReason) -> None:
         """A round soon."""

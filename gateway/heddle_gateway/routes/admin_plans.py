@@ -129,7 +129,12 @@ def plans_router(deps: PlanDeps) -> APIRouter:
             int, Query(ge=0, le=10_000, description="How many are explained, the longest first.")
         ] = 20,
     ) -> PlanExplained:
-        return explain(_found(keeper, version), deps.places.whereabouts(), most=trajectories)
+        return explain(
+            _found(keeper, version),
+            deps.places.whereabouts(),
+            keeper.book.lengths(version),
+            most=trajectories,
+        )
 
     return router
 

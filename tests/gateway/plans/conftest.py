@@ -2,14 +2,12 @@
 
 import asyncio
 import json
+import subprocess
 import sys
-from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
-
-WAIT_S = 60.0
 
 Answer = Callable[[str, dict[str, Any]], Awaitable[Any]]
 """(path, body) to what is answered: an object for 200, (status, object), or bytes for a body as it is."""
@@ -101,17 +99,17 @@ def forecasting() -> Callable[..., Answer]:
     return says
 
 
-@pytest.fixture
-async def real_planner() -> AsyncIterator[str]:
-    """URL of a `heddle planner`."""
-    process: Process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "heddle_cli", "planner", "--port", "0", stdout=PIPE
-    )
+@pytest.fixture(scope="session")
+def real_planner() -> Iterator[str]:
+    """URL of a `heddle planner`. One for all tests: it takes seconds to load, and what it learns of their
+    trajectories changes its estimates, not its behaviour.
+    """
+    command = [sys.executable, "-m", "heddle_cli", "planner", "--port", "0"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:
-        async with asyncio.timeout(WAIT_S):
-            said = json.loads(await process.stdout.readline())
-        yield said["planner"]
+        yield json.loads(process.stdout.readline())["planner"]
     finally:
         process.terminate()
-        await process.wait()
+        process.wait()
+        process.stdout.close()

@@ -104,6 +104,47 @@ async def test_a_plan_is_explained_in_words(planned: Any) -> None:
     assert "nan" not in answer.text.lower()
 
 
+async def test_a_plan_for_given_lengths_is_explained_with_each_length(planned: Any) -> None:
+    plan = await make(planned, lengths=[100, 9_000, 700], workers=[2, 1])
+    answer = await planned.client.get(f"/admin/v1/plans/{plan.version}/explain")
+    told = PlanExplained.model_validate_json(answer.content)
+    assert [(one.trajectory_id, one.predicted) for one in told.trajectories] == [
+        ("1", 9_000),
+        ("2", 700),
+        ("0", 100),
+    ]
+
+
+async def test_the_planner_is_asked_when_workers_come_and_when_it_says_that_its_error_jumped(
+    new_gateway: Any, worker: Any, new_worker: Any, fake_planner: Any, until: Any
+) -> None:
+    replan: list[str] = []
+
+    async def answer(path: str, body: dict[str, Any]) -> Any:
+        if path.endswith("/plans"):
+            return 409, {"detail": "lengths: no plan today", "field": "lengths"}
+        return {"forecasts": [], "model": "fake", "replan": replan.pop() if replan else None}
+
+    fake_planner.answer = answer
+    gateway = await new_gateway(worker, planner=fake_planner.url, plan_period_s=3600.0)
+
+    def reasons() -> list[str]:
+        return [body["reason"] for body in fake_planner.bodies.get("/planner/v1/plans", [])]
+
+    for number in range(3):
+        await say(gateway, f"t{number}")
+    second = await new_worker()
+    await gateway.client.post("/admin/v1/workers", json={"url": second.url})
+    await until(lambda: "workers" in reasons(), "a round for the new worker")
+    asked = fake_planner.bodies["/planner/v1/plans"][-1]
+    assert {one["trajectory_id"] for one in asked["active"]} == {"t0", "t1", "t2"}
+    assert asked["workers"][0]["token_us"] > 0
+    replan.append("the error has jumped")
+    await say(gateway, "t0")
+    await until(lambda: "error" in reasons(), "a round for the error")
+    assert gateway.parts.planning.keeper.book.current(time.time()) is None
+
+
 @pytest.mark.parametrize(
     ("asked", "status", "field"),
     [

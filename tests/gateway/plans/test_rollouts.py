@@ -83,13 +83,13 @@ async def test_the_longest_of_a_batch_gets_the_fast_worker_whoever_comes_first(
     workers[1].features |= {"tp_size": 1, "max_running_requests": 16}
     gateway = await new_gateway(*workers, planner=real_planner, auto_plan=False)
     lengths = [300] * 12 + [90_000]
-    created = await announce(gateway, lengths=lengths)
-    version = created.rollout.plan_version
-    assert version is not None
-    plan = (await gateway.client.get(f"/admin/v1/plans/{version}")).json()
-    fastest = next(place for place, share in enumerate(plan["shares"]) if share["degree"] == 4)
+    asked = {"lengths": lengths, "workers": [4, 1]}
+    plan = (await gateway.client.post("/admin/v1/plans", json=asked)).json()
+    assert 12 in plan["members"][[share["degree"] for share in plan["shares"]].index(4)]
+    activated = await gateway.client.post(f"/admin/v1/plans/{plan['version']}/activate")
+    assert activated.status_code == 200, activated.text
+    created = await announce(gateway, lengths=lengths, plan=False)
     longest = created.trajectories[-1].trajectory_id
-    assert longest in plan["members"][fastest]
     for member in created.trajectories:  # the longest comes last
         await say(gateway, member.trajectory_id)
     driver = gateway.parts.driver
@@ -97,6 +97,18 @@ async def test_the_longest_of_a_batch_gets_the_fast_worker_whoever_comes_first(
     home = driver.trajectory_view(live)["home"]
     degrees = {view["worker"]: view["degree"] for view in driver.worker_views()}
     assert degrees[home] == 4
+
+
+async def test_a_batch_is_planned_as_it_is_announced(
+    new_gateway: Any, worker: Any, real_planner: str
+) -> None:
+    gateway = await new_gateway(worker, planner=real_planner, auto_plan=False)
+    created = await announce(gateway, lengths=[300] * 6)
+    version = created.rollout.plan_version
+    plan = (await gateway.client.get(f"/admin/v1/plans/{version}")).json()
+    assert (plan["reason"], plan["state"], plan["trajectories"]) == ("rollout", "current", 6)
+    ids = {member.trajectory_id for member in created.trajectories}
+    assert {one for members in plan["members"] for one in members} == ids
 
 
 async def test_lengths_that_nobody_gave_are_forecast(
