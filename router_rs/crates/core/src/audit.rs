@@ -102,7 +102,9 @@ impl Core {
                     entry.2 + trajectory.committed,
                     entry.3 + if in_gap { trajectory.committed } else { 0 },
                 );
-                if !home.homed.contains(id, trajectory.remaining) {
+                if !home.homed.contains(id, trajectory.remaining)
+                    || !home.holders.contains(id, trajectory.committed)
+                {
                     fault(format!("not at home on worker {}", home.id));
                 }
             }
@@ -237,10 +239,11 @@ impl Core {
             if idle != worker.idle {
                 fault(format!("{} KV tokens idle, {idle} in gaps", worker.idle));
             }
-            if committed != worker.committed {
+            if (count, committed) != (worker.holders.len(), worker.committed()) {
                 fault(format!(
-                    "{} KV tokens counted, {committed} committed",
-                    worker.committed
+                    "{} KV tokens of {} counted, {committed} of {count} committed",
+                    worker.committed(),
+                    worker.holders.len()
                 ));
             }
             if worker.state == WorkerState::Down && worker.load() + worker.homed.len() > 0 {

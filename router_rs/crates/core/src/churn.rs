@@ -147,7 +147,7 @@ impl Core {
         worker.running.clear();
         worker.preempted.clear();
         worker.homed = crate::rank::Ranking::new();
-        worker.committed = 0;
+        worker.holders = crate::rank::Ranking::new();
         worker.idle = 0;
         worker.link = None;
         self.end_moves_of(id);

@@ -23,6 +23,8 @@ pub struct Counters {
     pub preemptions: u64,
     /// Trajectories that got another home while the old one lived.
     pub moves: u64,
+    /// Trajectories that lost their home to others because KV was short.
+    pub set_aside: u64,
     /// Held steps that another worker took from a queue.
     pub stolen: u64,
     /// Held steps whose wait reached its bound.

@@ -74,6 +74,11 @@ pub struct Prediction {
 }
 
 impl Prediction {
+    /// Still in force when the trajectory has ended so many steps.
+    pub fn holds_at(&self, steps: u32, policy: &Policy) -> bool {
+        steps.saturating_sub(self.steps) < policy.prediction_ttl_steps
+    }
+
     /// Refuses numbers that no predictor can mean; the message names the field.
     pub fn check(mean: f64, sigma: f64) -> Result<(), EventError> {
         let bad = |field, why: &str| {
@@ -133,7 +138,7 @@ impl Estimator {
     /// Expected output tokens still to come, at least 1.
     pub fn remaining(&self, policy: &Policy, of: &Progress<'_>) -> u64 {
         let tokens = match of.prediction {
-            Some(p) if of.steps.saturating_sub(p.steps) < policy.prediction_ttl_steps => p
+            Some(p) if p.holds_at(of.steps, policy) => p
                 .length
                 .remaining_after(of.generated.saturating_sub(p.generated) as f64),
             _ => self
@@ -231,6 +236,14 @@ impl Estimator {
     /// Tokens by which a context is expected to grow until its next step has ended.
     pub fn expected_growth(&self) -> u64 {
         self.growth.unwrap_or(0.0).round() as u64
+    }
+
+    /// Tokens by which a context grows with each output token: its own, and what tools put beside it.
+    pub fn growth_per_output(&self) -> f64 {
+        match (self.growth, self.step_tokens) {
+            (Some(growth), Some(step)) => (growth / step.max(1.0)).clamp(1.0, 64.0),
+            _ => 1.0,
+        }
     }
 
     /// Output tokens of a usual step.

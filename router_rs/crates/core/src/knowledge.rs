@@ -174,6 +174,17 @@ impl Core {
         self.enter_home(id);
     }
 
+    /// Takes its home from a trajectory: what of its KV lies there may go.
+    pub(crate) fn set_aside(&mut self, id: TrajectoryId) {
+        self.leave_home(id);
+        if let Some(trajectory) = self.trajectories.get_mut(id) {
+            trajectory.home = None;
+            trajectory.resident_tokens = 0;
+            trajectory.moved = None;
+        }
+        self.counters.set_aside += 1;
+    }
+
     fn enter_home(&mut self, id: TrajectoryId) {
         let Some(trajectory) = self.trajectories.get(id) else {
             return;
@@ -188,7 +199,7 @@ impl Core {
         };
         if let Some(worker) = self.workers.get_mut(home) {
             worker.homed.insert(id, remaining);
-            worker.committed += footprint;
+            worker.holders.insert(id, footprint);
             worker.idle += if idle { footprint } else { 0 };
         }
         if let Some(trajectory) = self.trajectories.get_mut(id) {
@@ -209,7 +220,7 @@ impl Core {
             && let Some(worker) = self.workers.get_mut(home)
         {
             worker.homed.remove(id, remaining);
-            worker.committed -= committed;
+            worker.holders.remove(id, committed);
             worker.idle -= if idle { committed } else { 0 };
         }
         if let Some(trajectory) = self.trajectories.get_mut(id) {
@@ -231,7 +242,7 @@ impl Core {
             return;
         };
         if let Some(worker) = self.workers.get_mut(home) {
-            worker.committed = worker.committed - old + new;
+            worker.holders.update(id, old, new);
             if idle {
                 worker.idle = worker.idle - old + new;
             }

@@ -95,7 +95,18 @@ impl Core {
             return;
         };
         let rule = self.policy.admission.variant();
-        let applicant = self.applicant(trajectory);
+        let mut applicant = self.applicant(trajectory);
+        if self.is_set_aside(step, trajectory, &applicant) {
+            let trajectory = trajectory.id;
+            self.set_aside(trajectory);
+            applicant.admitted = false;
+        }
+        let (Some(step), rule) = (self.steps.get(id), rule) else {
+            return;
+        };
+        let Some(trajectory) = self.trajectories.get(step.trajectory) else {
+            return;
+        };
         // A step that had a worker before is not sent back to the queue: its failed attempt has waited there.
         let passes = step.attempts > 0 || rule.passes(&applicant);
         if passes || (self.applicants.is_empty() && self.fits_somewhere(&applicant)) {
@@ -110,6 +121,22 @@ impl Core {
         }
         self.set_state(id, StepState::HeldAdmission);
         self.arm_hold(id, since, self.policy.max_hold_ms);
+    }
+
+    /// True for the first attempt of a trajectory's only step when its home has too little KV for all that lies there.
+    fn is_set_aside(&self, step: &Step, trajectory: &Trajectory, applicant: &Applicant) -> bool {
+        let Some(home) = self.home_of(trajectory) else {
+            return false;
+        };
+        if step.attempts > 0 || step.pinned.is_some() || trajectory.tally.total() > 1 {
+            return false;
+        }
+        let rule = self.policy.admission.variant();
+        // Looked at first without the search for its place.
+        rule.sets_aside(home, 0, applicant) && {
+            let larger = home.holders.before(trajectory.id, trajectory.committed);
+            rule.sets_aside(home, larger.weight, applicant)
+        }
     }
 
     /// Lets the head of the applicants in if it fits on some worker; false when nothing changed.
@@ -148,6 +175,8 @@ impl Core {
         Applicant {
             admitted: self.home_of(trajectory).is_some(),
             footprint: self.footprint(trajectory),
+            remaining: trajectory.remaining,
+            spared: trajectory.spared,
             fits_nowhere: self.workers.largest_kv() < trajectory.context_tokens,
             backlog: self.policy.backlog,
             kv: self.kv_rule(),
@@ -165,7 +194,7 @@ impl Core {
     pub(crate) fn applicant_key(&self, step: &Step, trajectory: &Trajectory) -> OrderKey {
         let mut key = self.key(step, trajectory);
         if self.policy.admission.variant().longest_first() {
-            key.measure = u64::MAX - trajectory.remaining;
+            key.measure = u64::MAX - self.urgency(trajectory);
         }
         key
     }
@@ -187,6 +216,10 @@ impl Core {
                     key: step.key,
                     step: id,
                 };
+                let trajectory = step.trajectory;
+                if let Some(trajectory) = self.trajectories.get_mut(trajectory) {
+                    trajectory.spared = true;
+                }
                 self.let_in(applicant);
             }
             StepState::HeldSlot => {

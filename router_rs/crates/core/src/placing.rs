@@ -100,6 +100,7 @@ impl Core {
         KvRule {
             headroom: self.policy.kv_headroom,
             return_share: self.estimator.return_share(),
+            growth: self.policy.kv_growth_share * self.estimator.growth_per_output(),
         }
     }
 

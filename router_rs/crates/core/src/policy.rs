@@ -64,8 +64,12 @@ pub struct Policy {
 
     /// Move a trajectory off its worker only when the gain is this many times the cost.
     pub move_margin: f64,
+    /// Without a plan, a trajectory leaves for an equal worker when a token takes so many times as long on its own.
+    pub level_margin: f64,
     /// Share of a worker's KV that admission gives out.
     pub kv_headroom: f64,
+    /// Share of a trajectory's expected growth that admission keeps room for; what outgrows it is set aside later.
+    pub kv_growth_share: f64,
     /// Cache-aware placement: share of the prompt that must match for a worker to be chosen by its cache.
     pub cache_threshold: f64,
     /// Cache-aware placement: loads further apart than this (and than the relative threshold) are balanced.
@@ -88,8 +92,8 @@ impl Default for Policy {
             preempt_levels: 4,
             max_over_send: 2,
             backlog: 0,
-            max_wait_ms: 60_000,
-            max_hold_ms: 120_000,
+            max_wait_ms: 300_000,
+            max_hold_ms: 300_000,
             abort_wait_ms: 5_000,
             worker_wait_ms: 0,
             max_attempts: 3,
@@ -100,7 +104,9 @@ impl Default for Policy {
             prior_weight: 8.0,
             prediction_ttl_steps: 8,
             move_margin: 1.25,
+            level_margin: 1.1,
             kv_headroom: 0.95,
+            kv_growth_share: 0.1,
             cache_threshold: 0.5,
             balance_abs_threshold: 32,
             balance_rel_threshold: 1.0001,
@@ -198,9 +204,12 @@ impl Policy {
         at_least("move_margin", self.move_margin, 1.0)?;
         at_least("balance_rel_threshold", self.balance_rel_threshold, 1.0)?;
         at_least("kv_headroom", self.kv_headroom, 0.0)?;
+        at_least("level_margin", self.level_margin, 1.0)?;
+        at_least("kv_growth_share", self.kv_growth_share, 0.0)?;
         at_least("cache_threshold", self.cache_threshold, 0.0)?;
         for (field, share) in [
             ("kv_headroom", self.kv_headroom),
+            ("kv_growth_share", self.kv_growth_share),
             ("cache_threshold", self.cache_threshold),
         ] {
             if share > 1.0 {

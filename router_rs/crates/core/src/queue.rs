@@ -20,7 +20,7 @@ impl Core {
         let measure = if step.overdue {
             0
         } else {
-            order.measure(&candidate(trajectory))
+            order.measure(&self.candidate(trajectory))
         };
         OrderKey {
             in_turn: !step.overdue,
@@ -214,7 +214,7 @@ impl Core {
         self.policy
             .order
             .variant()
-            .level(&candidate(trajectory), levels)
+            .level(&self.candidate(trajectory), levels)
     }
 
     /// Takes held steps from other workers' queues while this one has free slots and the placement finds it better.
@@ -274,6 +274,26 @@ impl Core {
         best
     }
 
+    fn candidate(&self, trajectory: &Trajectory) -> Candidate {
+        Candidate {
+            attained: trajectory.generated,
+            turns: trajectory.turns,
+            remaining: self.urgency(trajectory),
+        }
+    }
+
+    /// Remaining length by which a trajectory comes before others: as predicted, or the same for all of which no
+    /// prediction is in force. What a trajectory has generated so far, and ended siblings, of which the short ones end
+    /// first, tell too little: by them, who came late would start late, and be the last to end if it is long.
+    pub(crate) fn urgency(&self, trajectory: &Trajectory) -> u64 {
+        match trajectory.prediction {
+            Some(prediction) if prediction.holds_at(trajectory.steps, &self.policy) => {
+                trajectory.remaining
+            }
+            _ => self.policy.prior_mean_tokens as u64,
+        }
+    }
+
     pub(crate) fn dispatch(&mut self, id: StepId, worker: WorkerId, over: bool) {
         let Some(step) = self.steps.get(id) else {
             return;
@@ -329,13 +349,5 @@ impl Core {
             reason,
         };
         self.actions.push_back(Action::Dispatch(dispatch));
-    }
-}
-
-fn candidate(trajectory: &Trajectory) -> Candidate {
-    Candidate {
-        attained: trajectory.generated,
-        turns: trajectory.turns,
-        remaining: trajectory.remaining,
     }
 }

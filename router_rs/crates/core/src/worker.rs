@@ -82,6 +82,8 @@ pub struct KvRule {
     /// Share of the trajectories in their tool gaps that will come back: the others hold nothing. Near 1 for agents;
     /// near 0 for single requests, each of which looks like a trajectory until it has not come back for long.
     pub return_share: f64,
+    /// KV tokens that are set aside for each output token that a trajectory still has to come.
+    pub growth: f64,
 }
 
 /// Load that other clients put on a worker, from its own reports.
@@ -128,9 +130,9 @@ pub struct Worker {
     pub preempted: BTreeSet<Seat>,
     /// Active trajectories at home here, by remaining length.
     pub homed: Ranking,
-    /// KV tokens counted for them.
-    pub committed: u64,
-    /// The part of `committed` whose trajectories are in their tool gaps.
+    /// The same trajectories by the KV tokens counted for them, most first.
+    pub holders: Ranking,
+    /// The part of [`Worker::committed`] whose trajectories are in their tool gaps.
     pub idle: u64,
     /// No new dispatch before this time, if another worker can take it.
     pub suspect_until: Micros,
@@ -158,7 +160,7 @@ impl Worker {
             running: BTreeSet::new(),
             preempted: BTreeSet::new(),
             homed: Ranking::new(),
-            committed: 0,
+            holders: Ranking::new(),
             idle: 0,
             suspect_until: 0,
             backoff: 0,
@@ -192,9 +194,14 @@ impl Worker {
         batch / self.belief.token_us(batch, batch * context)
     }
 
+    /// KV tokens counted for the trajectories at home here.
+    pub fn committed(&self) -> u64 {
+        self.holders.total_weight()
+    }
+
     /// Mean context of the trajectories at home here, in tokens.
     pub fn mean_context(&self) -> f64 {
-        self.committed as f64 / self.homed.len().max(1) as f64
+        self.committed() as f64 / self.homed.len().max(1) as f64
     }
 
     /// Time of a token in a batch of `batch` trajectories like those at home here.
@@ -240,13 +247,30 @@ impl Worker {
         };
     }
 
-    /// Room for `tokens` more of KV. A worker that nothing is counted on takes anything.
-    pub fn has_room(&self, tokens: u64, rule: &KvRule) -> bool {
-        let live = self.committed - self.idle + self.incoming;
-        let counted = live as f64 + rule.return_share * self.idle as f64;
-        self.kv_tokens == 0
-            || counted < 1.0
-            || counted + tokens as f64 <= self.kv_tokens as f64 * rule.headroom
+    /// KV tokens that are in use as far as is known, without those of trajectories that will not come back.
+    fn counted(&self, rule: &KvRule) -> f64 {
+        let live = self.committed() - self.idle + self.incoming;
+        live as f64 + rule.return_share * self.idle as f64
+    }
+
+    /// Room for a trajectory that holds `tokens` of KV and has `remaining` output tokens to come, beside the others and
+    /// what is set aside for their growth. A worker that nothing is counted on takes anything.
+    pub fn has_room(&self, tokens: u64, remaining: u64, rule: &KvRule) -> bool {
+        let counted = self.counted(rule);
+        if self.kv_tokens == 0 || counted < 1.0 {
+            return true;
+        }
+        let going_on = counted / (self.committed() + self.incoming) as f64;
+        let to_come = going_on * self.homed.total_weight() as f64 + remaining as f64;
+        counted + tokens as f64 + rule.growth * to_come <= self.kv_tokens as f64 * rule.headroom
+    }
+
+    /// KV tokens by which what lies here is more than is given out; the engine evicts as much.
+    pub fn overflow(&self, rule: &KvRule) -> f64 {
+        if self.kv_tokens == 0 {
+            return 0.0;
+        }
+        (self.counted(rule) - self.kv_tokens as f64 * rule.headroom).max(0.0)
     }
 
     /// It could not be reached.

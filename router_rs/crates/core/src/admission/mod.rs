@@ -39,8 +39,12 @@ impl AdmissionKind {
 pub struct Applicant {
     /// The trajectory was let in before and still holds its KV.
     pub admitted: bool,
-    /// KV tokens that it needs: context and expected growth.
+    /// KV tokens that it needs: context and expected growth until the end of its next step.
     pub footprint: u64,
+    /// Output tokens that it still has to come.
+    pub remaining: u64,
+    /// It may not be set aside (again).
+    pub spared: bool,
     /// Its context alone is more than any usable worker has: waiting gains nothing, and the engine says so itself.
     pub fits_nowhere: bool,
     /// Steps beyond the slots that a worker may be given.
@@ -56,6 +60,12 @@ pub trait Admission: Sync {
 
     /// `worker` could take it.
     fn fits(&self, worker: &Worker, applicant: &Applicant) -> bool;
+
+    /// A trajectory at home on a worker is set aside at its next step; `larger` KV tokens of the worker are held by
+    /// trajectories that hold more than this one.
+    fn sets_aside(&self, _home: &Worker, _larger: u64, _applicant: &Applicant) -> bool {
+        false
+    }
 
     /// Held steps go by remaining length, whatever the order on the workers is.
     fn longest_first(&self) -> bool {

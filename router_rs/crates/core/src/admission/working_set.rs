@@ -1,7 +1,9 @@
-//! Trajectories are admitted, not requests: each holds its context and its expected growth through its tool gaps.
+//! Trajectories are admitted, not requests: each holds its context through its tool gaps.
 //!
-//! Longest first, because the longest decide the makespan. A trajectory that was let in is never held again: taking
-//! its KV away in mid-run costs more than the room it gives.
+//! Newcomers are let in longest first, while their context and a share of what all are expected to grow to fits. What
+//! outgrows the KV all the same would evict each other at every step, so that every step computes its whole context again.
+//! Then as few as will do are set aside, at their next step and until there is room: those with most KV, because each
+//! costs one computation of its context, and fewer have to go. Where the KV fits, nobody waits.
 
 use super::{Admission, Applicant};
 use crate::worker::Worker;
@@ -14,7 +16,11 @@ impl Admission for WorkingSet {
     }
 
     fn fits(&self, worker: &Worker, applicant: &Applicant) -> bool {
-        worker.has_room(applicant.footprint, &applicant.kv)
+        worker.has_room(applicant.footprint, applicant.remaining, &applicant.kv)
+    }
+
+    fn sets_aside(&self, home: &Worker, larger: u64, applicant: &Applicant) -> bool {
+        !applicant.spared && home.homed.len() > 1 && (larger as f64) < home.overflow(&applicant.kv)
     }
 
     fn longest_first(&self) -> bool {

@@ -10,7 +10,11 @@ pub(super) struct OnRankChange;
 impl Migration for OnRankChange {
     fn target(&self, outlook: &Outlook<'_>, _: &mut Memory) -> Option<WorkerId> {
         let target = rank_target(outlook.scene, outlook.ask)?;
-        let room = target.has_room(outlook.ask.footprint, &outlook.scene.kv);
+        let room = target.has_room(
+            outlook.ask.footprint,
+            outlook.ask.remaining,
+            &outlook.scene.kv,
+        );
         (target.id != outlook.home.id && room).then_some(target.id)
     }
 }

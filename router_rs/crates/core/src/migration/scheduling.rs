@@ -271,7 +271,7 @@ impl Core {
         let (Some(source), Some(target)) = (source, target) else {
             return Readiness::Lapses;
         };
-        let fits = |to: &Worker| to.has_room(request.tokens, &self.kv_rule());
+        let fits = |to: &Worker| to.has_room(request.tokens, 0, &self.kv_rule());
         let impossible = source.transfer_us(target, request.tokens).is_none()
             || by_policy && !(in_gap && fits(target))
             || in_gap && self.resident_tokens(trajectory) == 0;

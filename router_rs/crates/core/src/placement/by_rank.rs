@@ -10,6 +10,7 @@
 //! last, longest trajectories go to the fastest worker as it empties, and a slow worker is never given more than it can
 //! work off.
 
+use super::levelling::{are_equal, level};
 use super::{Ask, Choice, Memory, Placement, Scene, by_assigned, least_candidate};
 use crate::worker::Worker;
 
@@ -36,7 +37,7 @@ impl Crowd {
             count: worker.homed.len(),
             work: worker.homed.total_weight(),
             longest: worker.homed.first().map_or(0, |entry| entry.weight),
-            kv: worker.committed,
+            kv: worker.committed(),
         }
     }
 
@@ -89,7 +90,7 @@ impl Placement for ByRank {
         // What the step gains at once: the time until the next of the full batch ends.
         let batch = f64::from(from.slots);
         let wait_us = scene.step_tokens * from.token_us(batch) / batch;
-        let room = to.has_room(ask.footprint, &scene.kv);
+        let room = to.has_room(ask.footprint, ask.remaining, &scene.kv);
         room && Move::new(scene, ask, from).gain_us(to) + wait_us
             > move_cost_us(scene, ask, from, to)
     }
@@ -136,7 +137,8 @@ pub(crate) fn rank_target<'a>(scene: &Scene<'a>, ask: &Ask<'_>) -> Option<&'a Wo
 }
 
 fn first_home(scene: &Scene<'_>, ask: &Ask<'_>) -> Choice {
-    let can_take = |w: &&Worker| w.has_free_slot(0) && w.has_room(ask.footprint, &scene.kv);
+    let can_take =
+        |w: &&Worker| w.has_free_slot(0) && w.has_room(ask.footprint, ask.remaining, &scene.kv);
     let target = rank_target(scene, ask).filter(can_take);
     if let (Some(target), Some(_)) = (target, scene.plan) {
         return Choice::new(target, "rank");
@@ -169,6 +171,9 @@ fn first_home(scene: &Scene<'_>, ask: &Ask<'_>) -> Choice {
 }
 
 fn stay_or_move(scene: &Scene<'_>, ask: &Ask<'_>, home: &Worker) -> Choice {
+    if scene.plan.is_none() && are_equal(scene) {
+        return level(scene, ask, home);
+    }
     let stay = Choice::new(home, "home");
     let departure = Move::new(scene, ask, home);
     let worth = WORTH * departure.stays_us;
@@ -180,7 +185,8 @@ fn stay_or_move(scene: &Scene<'_>, ask: &Ask<'_>, home: &Worker) -> Choice {
     if target == home.id {
         return stay;
     }
-    let can_take = |w: &Worker| w.has_free_slot(0) && w.has_room(ask.footprint, &scene.kv);
+    let can_take =
+        |w: &Worker| w.has_free_slot(0) && w.has_room(ask.footprint, ask.remaining, &scene.kv);
     if scene.plan.is_some() {
         // The planner rehearsed its partition: only its own target counts, and a gain of the trajectory alone is enough.
         return match scene.candidate_with_id(target) {
@@ -270,6 +276,11 @@ fn own_gain_us(scene: &Scene<'_>, ask: &Ask<'_>, home: &Worker, target: &Worker)
 }
 
 /// What the move costs, times the margin: the next step is later because its context is not there.
-fn move_cost_us(scene: &Scene<'_>, ask: &Ask<'_>, home: &Worker, target: &Worker) -> f64 {
+pub(super) fn move_cost_us(
+    scene: &Scene<'_>,
+    ask: &Ask<'_>,
+    home: &Worker,
+    target: &Worker,
+) -> f64 {
     scene.policy.move_margin * ask.carry_us(home, target)
 }

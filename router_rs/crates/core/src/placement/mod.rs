@@ -7,6 +7,7 @@
 mod by_rank;
 mod cache_aware;
 mod least_load;
+mod levelling;
 mod prefix_index;
 mod round_robin;
 mod sticky;

@@ -23,7 +23,7 @@ fn up(worker: u64, generation: u64, slots: u32, kv_tokens: u64) -> WorkerUp {
 
 fn admitted_by(admission: &str, order: &str) -> Driver {
     let json = format!(
-        r#"{{"order":"{order}","placement":"sticky","admission":"{admission}","kv_headroom":1}}"#
+        r#"{{"order":"{order}","placement":"sticky","admission":"{admission}","kv_headroom":1,"kv_growth_share":0}}"#
     );
     Driver::new(Policy::from_json(&json).unwrap())
 }
@@ -69,7 +69,7 @@ fn done(driver: &mut Driver, step: u64, prompt_tokens: u64, output_tokens: u64) 
 }
 
 #[test]
-fn a_working_set_that_is_full_holds_newcomers_longest_first_and_never_residents() {
+fn a_working_set_that_is_full_holds_newcomers_longest_first_and_no_resident_that_fits() {
     let mut driver = admitted_by("working_set", "fcfs");
     driver.worker(up(1, 1, 16, 1_000));
     assert!(driver.arrive_with(prompt(1, 1, 600)).is_some());
@@ -108,9 +108,9 @@ fn a_hold_for_kv_is_bounded() {
     driver.worker(up(1, 1, 16, 1_000));
     driver.arrive_with(prompt(1, 1, 900));
     driver.arrive_with(prompt(2, 2, 900));
-    driver.advance_to(120 * SECOND - 1);
+    driver.advance_to(300 * SECOND - 1);
     assert_eq!(driver.steps[&2], Books::Waiting);
-    driver.advance_to(120 * SECOND);
+    driver.advance_to(300 * SECOND);
     assert_eq!(
         driver.steps[&2],
         Books::Running {
@@ -207,4 +207,94 @@ fn single_requests_do_not_fill_the_working_set_after_they_have_ended() {
         }
     }
     assert_eq!(driver.stat("steps_held_admission"), 0);
+}
+
+/// A trajectory on worker 1 that holds `context` tokens after its first step, and is in its tool gap.
+fn resident(driver: &mut Driver, id: u64, context: u64) {
+    assert!(driver.arrive_with(prompt(id, id, 100)).is_some());
+    done(driver, id, 100, context - 100);
+}
+
+#[test]
+fn those_with_most_kv_are_set_aside_when_contexts_have_outgrown_it_and_no_more_than_must() {
+    let mut driver = admitted_by("working_set", "fcfs");
+    driver.worker(up(1, 1, 16, 1_000));
+    resident(&mut driver, 1, 300);
+    resident(&mut driver, 2, 400);
+    resident(&mut driver, 3, 500);
+    // 1,200 of 1,000: to set aside the largest is enough.
+    assert!(driver.arrive_with(prompt(11, 1, 300)).is_some());
+    assert!(driver.arrive_with(prompt(12, 2, 400)).is_some());
+    assert!(driver.arrive_with(prompt(13, 3, 500)).is_none());
+    assert_eq!(driver.stat("set_aside_total"), 1);
+    assert_eq!(driver.stat("steps_held_admission"), 1);
+    // It comes back when there is room for it, on whichever worker.
+    driver.worker(up(2, 1, 16, 1_000));
+    assert_eq!(
+        driver.dispatches.last().map(|d| (d.step, d.worker)),
+        Some((13, 2))
+    );
+}
+
+#[test]
+fn a_trajectory_alone_on_its_worker_is_never_set_aside() {
+    let mut driver = admitted_by("working_set", "fcfs");
+    driver.worker(up(1, 1, 16, 1_000));
+    resident(&mut driver, 1, 990);
+    assert!(driver.arrive_with(prompt(11, 1, 1_000)).is_some());
+    assert_eq!(driver.stat("set_aside_total"), 0);
+}
+
+#[test]
+fn who_was_held_as_long_as_allowed_is_not_set_aside_again() {
+    let mut driver = admitted_by("working_set", "fcfs");
+    driver.worker(up(1, 1, 16, 1_000));
+    resident(&mut driver, 1, 380);
+    resident(&mut driver, 2, 380);
+    resident(&mut driver, 3, 430);
+    // All are in their steps, so that nothing makes room.
+    assert!(driver.arrive_with(prompt(11, 1, 380)).is_some());
+    assert!(driver.arrive_with(prompt(12, 2, 380)).is_some());
+    assert!(driver.arrive_with(prompt(13, 3, 430)).is_none());
+    driver.advance_to(300 * SECOND);
+    assert!(matches!(driver.steps[&13], Books::Running { .. }));
+    done(&mut driver, 13, 430, 10);
+    assert!(
+        driver.arrive_with(prompt(23, 3, 450)).is_some(),
+        "one hold of that length is enough"
+    );
+    assert_eq!(driver.stat("set_aside_total"), 1);
+}
+
+#[test]
+fn a_newcomer_needs_room_for_what_all_will_grow_to() {
+    let json =
+        r#"{"placement":"sticky","admission":"working_set","kv_headroom":1,"kv_growth_share":1}"#;
+    let mut driver = Driver::new(Policy::from_json(json).unwrap());
+    driver.worker(up(1, 1, 16, 10_000));
+    let arrive = |driver: &mut Driver, id: u64, mean: f64| {
+        let sent = driver.arrive_with(prompt(id, id, 100)).is_some();
+        driver
+            .handle(Event::Predicted {
+                trajectory: id,
+                mean,
+                sigma: 0.1,
+                gap_us: None,
+            })
+            .unwrap();
+        sent
+    };
+    assert!(arrive(&mut driver, 1, 8_000.0));
+    // Before anything is predicted of it, it counts with the 4,000 tokens of the prior.
+    assert!(
+        !arrive(&mut driver, 2, 5_000.0),
+        "100 and 8,000, 100 and 4,000"
+    );
+    assert_eq!(driver.stat("steps_held_admission"), 1);
+    arrive(&mut driver, 3, 1_000.0);
+    assert_eq!(
+        driver.stat("steps_held_admission"),
+        2,
+        "nobody overtakes the longest"
+    );
 }

@@ -116,6 +116,13 @@ struct Request {
     cached: u64,
 }
 
+impl Request {
+    /// KV that it needs until its end.
+    fn kv_tokens(&self) -> u64 {
+        self.context + self.output
+    }
+}
+
 #[derive(Debug)]
 struct Server {
     engine: Engine,
@@ -155,13 +162,18 @@ impl Server {
         Some(self.clock.max(self.stalled_until) + left.max(0.0) * self.token_us())
     }
 
-    /// Takes waiting requests in while there are slots, and puts running ones aside for much higher ones.
+    /// Takes waiting requests in while there are slots and KV for all that run, and puts running ones aside for much
+    /// higher ones.
     fn schedule(&mut self) {
         loop {
             self.waiting.sort_by_key(|r| (-r.priority, r.seq));
             let Some(next) = self.waiting.first().copied() else {
                 return;
             };
+            let held: u64 = self.running.iter().map(Request::kv_tokens).sum();
+            if !self.running.is_empty() && held + next.kv_tokens() > self.engine.kv_tokens {
+                return;
+            }
             if self.running.len() >= self.engine.slots as usize {
                 let lowest = (0..self.running.len())
                     .min_by_key(|&i| (self.running[i].priority, u64::MAX - self.running[i].seq));

@@ -203,6 +203,44 @@ fn a_trajectory_stays_when_a_move_would_not_pay() {
 }
 
 #[test]
+fn equal_workers_are_levelled_whoever_is_predicted_longest() {
+    let mut driver = placed("by_rank", &[(1, 1, 64)]);
+    // Sixty begin on the only worker, then an equal one joins.
+    for t in 1..=60u64 {
+        driver.arrive(t, t);
+    }
+    // Ten tokens at the believed pace.
+    driver.advance_to(84_000);
+    for t in 1..=60u64 {
+        driver.done(t, 10);
+    }
+    driver.worker_up(2, 1, 64);
+    for t in 1..=60u64 {
+        // The later, the longer; the longest do not gather on one worker.
+        predict(&mut driver, t, 2_000.0 * t as f64);
+    }
+    let mut left = 0;
+    for t in 1..=60u64 {
+        let reason = driver.arrive(100 + t, t).unwrap().reason;
+        left += u64::from(reason == "levelled");
+    }
+    let homed = |worker: usize| driver.core.worker_views()[worker].homed;
+    assert!(
+        homed(1) >= 12 && homed(0) >= homed(1),
+        "{} and {}",
+        homed(0),
+        homed(1)
+    );
+    assert_eq!(driver.stat("moves_total"), left);
+    // Nothing moves to and fro where both are as full.
+    for t in 1..=60u64 {
+        driver.done(100 + t, 10);
+        driver.arrive(200 + t, t);
+    }
+    assert_eq!(driver.stat("moves_total"), left);
+}
+
+#[test]
 fn a_plan_gives_each_worker_its_ranks_scaled_to_those_left() {
     let mut driver = placed("by_rank", &[(1, 1, 16), (2, 4, 16), (3, 2, 16)]);
     let share = |worker, size| Share { worker, size };
@@ -355,7 +393,7 @@ fn an_announced_trajectory_that_never_comes_is_forgotten() {
         let step = driver.now + 1;
         driver.arrive(step, 7).unwrap();
         driver.done(step, 10);
-        driver.advance_to(driver.now + 1_000_000);
+        driver.advance_to(driver.now + 66_000);
     }
     expect(&mut driver, 8, 500.0);
     driver.advance_to(driver.now + 600_000_000);
