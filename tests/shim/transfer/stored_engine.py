@@ -103,7 +103,8 @@ class Shim:
         self.engine = engine
         self.receiver = TcpReceiver(engine)
         self.migrations = Migrations(engine, [TcpTransport()], bytes_per_second=rate)
-        routes = MigrationRoutes(engine, self.migrations, {"tcp": self.receiver}, shim_version="test")
+        self.receivers = {"tcp": self.receiver}
+        routes = MigrationRoutes(engine, self.migrations, self.receivers, shim_version="test")
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         config = uvicorn.Config(

@@ -9,8 +9,10 @@ from typing import Any
 import httpx
 import pytest
 from heddle_contracts.kv import KvNamespace, MigrationRequest, MigrationStatus
+from heddle_shim.transfer.migrations import _reachable
 from heddle_shim.transfer.page_file import HEADER, PageBytes
 from heddle_shim.transfer.reshard import reshard
+from heddle_shim.transfer.tcp_receiver import TcpReceiver
 
 from .conftest import Eventually, HashChain, MakeNamespace, MakeStore
 from .stored_engine import Shim, StoredEngine
@@ -387,3 +389,24 @@ async def test_the_handshake_and_health_say_who_stands_there(
     assert handshake["transports"] == {"tcp": shim.receiver.address}
     assert health["instance"] == handshake["instance"]
     assert (health["engine"], health["migrations"]) == ("ready", 0)
+
+
+async def test_a_receiver_on_all_addresses_is_reached_where_its_shim_was(
+    make_shim: MakeShim, client: httpx.AsyncClient, hash_chain: HashChain
+) -> None:
+    source, target = await make_shim("a"), await make_shim("b")
+    names = hash_chain(3)
+    filled(source, names)
+    everywhere = TcpReceiver(target.engine, "0.0.0.0")
+    await everywhere.start()
+    target.receivers["tcp"] = everywhere
+    assert everywhere.address.startswith("0.0.0.0:")
+
+    status = await ended(client, await ask(client, source, target, names))
+
+    assert status.state == "landed"
+    await everywhere.close()
+    assert [_reachable(address, "http://[fd00::1]:31900") for address in ("[::]:5", "10.0.0.2:5")] == [
+        "[fd00::1]:5",
+        "10.0.0.2:5",
+    ]

@@ -13,6 +13,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
+from urllib.parse import urlsplit
 
 from heddle_contracts.kv import (
     Handshake,
@@ -264,7 +265,7 @@ class Migrations:
             migration.pages, migration.page_size = len(source.hashes), layout.page_size
             self._refuse_if_too_slow(migration, layout.page_bytes * len(source.hashes))
             peer = await self._ask(request.target)
-            transport, address = self._fitting(source, peer)
+            transport, address = self._fitting(source, peer, request.target)
             migration.move(MigrationState.MOVING)
             left = migration.started + request.deadline_s - loop.time()
             offer = Offer(request.id, request.trajectory, source.namespace, tuple(source.hashes), left)
@@ -297,7 +298,7 @@ class Migrations:
                 f" {request.deadline_s:.3g} s there are",
             )
 
-    def _fitting(self, source: PageSource, peer: Handshake) -> tuple[Transport, str]:
+    def _fitting(self, source: PageSource, peer: Handshake, url: str) -> tuple[Transport, str]:
         if peer.cannot_migrate is not None or peer.namespace is None:
             reason = peer.cannot_migrate or "its engine's pages are not known yet"
             raise TransferFault(MigrationFault.ENGINE, f"nothing can be moved to the target: {reason}")
@@ -305,7 +306,7 @@ class Migrations:
             raise TransferFault(MigrationFault.MISMATCH, fault)
         for transport in self._transports:
             if (address := peer.transports.get(transport.name)) is not None:
-                return transport, address
+                return transport, _reachable(address, url)
         raise TransferFault(
             MigrationFault.MISMATCH,
             f"transports: {[one.name for one in self._transports]} here, {sorted(peer.transports)} there",
@@ -316,6 +317,15 @@ class Migrations:
             return
         seen = size / seconds
         self._rate = seen if self._rate is None else self._rate + RATE_MEMORY * (seen - self._rate)
+
+
+def _reachable(address: str, url: str) -> str:
+    """The address of a receiver that listens on all addresses: that of its shim, which was just asked."""
+    host, _, port = address.rpartition(":")
+    if host not in {"0.0.0.0", "[::]"}:
+        return address
+    found = urlsplit(url).hostname or host
+    return f"[{found}]:{port}" if ":" in found else f"{found}:{port}"
 
 
 def _see_to_the_end(migration: _Migration) -> None:
