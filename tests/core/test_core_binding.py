@@ -274,7 +274,7 @@ def test_a_move_is_ordered_with_all_that_the_driver_needs_and_told_of_until_it_h
     assert isinstance(migrate, Migrate)
     assert (migrate.trajectory, migrate.from_worker, migrate.to_worker) == (1, 1, 2)
     assert (migrate.from_generation, migrate.to_generation, migrate.tokens) == (1, 1, 150)
-    assert (migrate.within_us, migrate.worth_us) == (SECOND, None)
+    assert (migrate.within_us, migrate.worth_us) == (30 * SECOND, None)
     assert repr(migrate).startswith(f"Migrate(migration={migrate.migration}, trajectory=1, from_worker=1")
     (view,) = core.move_views()
     assert (view["state"], view["asked_by"], view["expected_us"]) == ("moving", "operator", 1150)

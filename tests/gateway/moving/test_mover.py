@@ -7,7 +7,6 @@ from typing import Any
 
 import httpx
 import pytest
-from heddle_core import Core, Migrate
 from heddle_gateway.live.directory import Directory, LiveTrajectory
 from heddle_gateway.live.mover import Mover
 from heddle_gateway.live.shim_links import ShimLinks
@@ -90,25 +89,23 @@ def trajectory(rid: str | None = "5f1c") -> LiveTrajectory:
     return live
 
 
-def migrate(within_us: int = 10_000_000) -> Migrate:
-    """As the core orders it: trajectory 1 from worker 1 to worker 2."""
-    core = Core('{"migration": "never", "placement": "sticky"}')
-    for worker in (1, 2):
-        core.worker_up(
-            0,
-            worker,
-            1,
-            degree=1,
-            slots=4,
-            kv_tokens=0,
-            has_priority=True,
-            transfer_tokens_per_s=4e6 * 150 / within_us if within_us > 4_000_000 else 1e6,
-        )
-    core.step_arrived(0, 1, 1, group=None, prompt_tokens=100)
-    core.step_ended(1000, 1, "done", prompt_tokens=100, output_tokens=50, cached_tokens=0)
-    (action,) = core.migration_asked(2000, 1, 2)
-    assert isinstance(action, Migrate)
-    return action
+@dataclass(frozen=True)
+class Order:
+    """As the core orders a move (heddle_core.Migrate): trajectory 1 from worker 1 to worker 2."""
+
+    migration: int = 7
+    trajectory: int = 1
+    from_worker: int = 1
+    from_generation: int = 1
+    to_worker: int = 2
+    to_generation: int = 1
+    tokens: int = 150
+    within_us: int = 60_000_000
+    worth_us: int | None = None
+
+
+def migrate(**changes: Any) -> Any:
+    return Order(**changes)
 
 
 async def test_a_linked_worker_is_told_of_with_its_rate_in_tokens(bench: Bench) -> None:
@@ -138,13 +135,13 @@ async def test_a_move_that_lands_is_told_with_its_tokens_and_remembered(bench: B
         {"state": "moving"},
         {"state": "landed", "tokens_landed": 144, "bytes_moved": 9000},
     ]
-    action = migrate()
+    action = migrate(worth_us=250_000)
     bench.mover.begin(action, trajectory())
     await bench.reports.heard()
     assert (bench.reports.landed, bench.reports.failed) == ([(action.migration, 144)], [])
     (asked,) = bench.source.asked
     assert (asked["trajectory"], asked["rid"], asked["target"]) == ("swe-1", "5f1c", bench.target.url)
-    assert asked["weight_version"] == "default"
+    assert (asked["weight_version"], asked["deadline_s"], asked["worth_s"]) == ("default", 60.0, 0.25)
     (move,) = bench.mover.shown([], Directory())
     assert (move.from_worker, move.to_worker, move.state, move.tokens_landed) == ("one", "two", "landed", 144)
     assert bench.mover.stats() == {"running": 0.0, "bytes_total": 9000.0}
@@ -192,8 +189,7 @@ async def test_a_move_that_is_called_off_is_cancelled_at_the_shim(
 async def test_a_shim_without_a_word_and_one_that_is_away_fail_the_move(bench: Bench) -> None:
     bench.source.hold = True
     bench.source.states = [{"state": "moving"}]
-    action = migrate(within_us=1_000_000)
-    assert action.within_us == 1_000_000
+    action = migrate(within_us=50_000)
     bench.mover.begin(action, trajectory())
     await bench.reports.heard()
     assert bench.reports.failed == [(action.migration, "deadline")]

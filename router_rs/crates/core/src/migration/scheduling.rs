@@ -24,6 +24,8 @@ const REQUEST_TTL: Micros = 60_000_000;
 const PATIENCE: f64 = 4.0;
 /// Shortest time that a transfer is given.
 const WITHIN_LEAST: Micros = 1_000_000;
+/// Shortest time that a transfer is given which a person wants: it is not weighed against anything.
+const WITHIN_LEAST_ASKED: Micros = 30_000_000;
 /// Longest.
 const WITHIN_MOST: Micros = 120_000_000;
 /// How long the workers' own word on a missed deadline is waited for.
@@ -299,7 +301,11 @@ impl Core {
             return;
         };
         let transfer_us = source.transfer_us(target, tokens).unwrap_or(0.0);
-        let within_us = ((PATIENCE * transfer_us) as Micros).clamp(WITHIN_LEAST, WITHIN_MOST);
+        let least = match request.asker {
+            Asker::Policy => WITHIN_LEAST,
+            Asker::Operator => WITHIN_LEAST_ASKED,
+        };
+        let within_us = ((PATIENCE * transfer_us) as Micros).clamp(least, WITHIN_MOST);
         let worth_us = (request.asker == Asker::Policy)
             .then(|| (target.belief.prefill_us(tokens).ceil() as Micros).max(1));
         let action = Migrate {
