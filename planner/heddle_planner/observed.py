@@ -134,6 +134,10 @@ class Observed:
         begun = [self._script_of(one) for one in self._running.values() if one.steps]
         return (*self._past, *begun[-ENOUGH_PAST:])
 
+    def warm_up(self) -> None:
+        """Has the model load what it loads at its first prediction."""
+        self.predictor.predict([self._features(Progress(Origin(trajectory_id="", prompt="")))])
+
     def take(self, batch: StepBatch) -> list[Forecast]:
         """Learns of a batch; forecasts for the trajectories in it that go on."""
         told: dict[Key, int | None] = {}

@@ -81,7 +81,7 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        await asyncio.to_thread(_warm_up)
+        await asyncio.to_thread(_warm_up, observed)
         yield
         live_rounds.shutdown(wait=False, cancel_futures=True)
         on_close()
@@ -155,8 +155,9 @@ def _step_back() -> None:
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), ROUND_NICENESS)
 
 
-def _warm_up() -> None:
-    """The first plan shall not be the slow one."""
+def _warm_up(observed: Observed) -> None:
+    """Neither the first forecast nor the first plan shall be the slow one."""
+    observed.warm_up()
     asked = PlanCompute(lengths=(1.0, 2.0), gpus=2)
     plan_given(asked, load_profile(STAND_IN_PROFILE), STAND_IN_PROFILE, 0.0).model_dump_json()
 

@@ -37,7 +37,9 @@ class PlannerRefused(Exception):
 
 
 class PlannerClient:
-    """One planner. ``timeout_s``: of a call for forecasts; ``plan_timeout_s``: of one for a plan."""
+    """One planner. ``timeout_s``: of a call for forecasts; ``plan_timeout_s``: of one for a plan. Raises
+    ValueError for a URL that is none.
+    """
 
     def __init__(
         self,
@@ -49,6 +51,9 @@ class PlannerClient:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         headers = {"authorization": f"Bearer {key}"} if key else {}
+        where = httpx.URL(url)
+        if where.scheme not in ("http", "https") or not where.host:
+            raise ValueError(f"{url!r} is no URL such as http://planner:8100")
         self._http = httpx.AsyncClient(base_url=url, headers=headers, trust_env=False)
         self._timeout_s = timeout_s
         self._plan_timeout_s = plan_timeout_s

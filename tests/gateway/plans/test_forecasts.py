@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from heddle_gateway.app import create_app
+from heddle_gateway.settings import load_settings
 
 SIXTY_FOUR_BIT_NONSENSE = 10**400
 
@@ -216,6 +218,13 @@ async def test_without_a_planner_the_gateway_says_so_and_serves(gateway: Any) ->
         "current": None,
         "planner": "absent",
     }
+
+
+@pytest.mark.parametrize("url", ["planner:8100", "nonsense", "ftp://planner", "http://"])
+def test_a_url_that_is_none_is_said_at_the_start(tmp_path: Path, url: str) -> None:
+    settings = load_settings(database=str(tmp_path / "history.db"), planner=url)
+    with pytest.raises(Exception, match=r"^planner: .* is no URL such as"):
+        create_app(settings)
 
 
 async def test_the_real_planner_forecasts_and_says_with_what(
