@@ -8,25 +8,18 @@ Invariant: parts know each other through the protocols they declare; only this f
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 from heddle_contracts.admin import EndReason, HistoryStats, StepCounts
 from heddle_contracts.steps import Outcome
 from starlette.exceptions import HTTPException
-from starlette.types import Receive, Scope, Send
 
 from heddle_gateway import __version__
-from heddle_gateway.asgi.access import AccessRule
-from heddle_gateway.asgi.client_exchange import Endpoint
-from heddle_gateway.asgi.client_path import route_path
-from heddle_gateway.asgi.cors import CorsLayer
-from heddle_gateway.asgi.front_door import App, FrontDoor
-from heddle_gateway.asgi.host import HostRule
 from heddle_gateway.dialects.errors import error_type
 from heddle_gateway.fleet.address import check_allowed_host, parse_worker_url
 from heddle_gateway.fleet.errors import AddressRefused, FleetError
@@ -34,8 +27,8 @@ from heddle_gateway.fleet.events import WorkerFacts, WorkerSpec
 from heddle_gateway.fleet.features import EngineKind, PrioritySense
 from heddle_gateway.fleet.registry import Fleet
 from heddle_gateway.fleet.tuning import FleetTuning
+from heddle_gateway.heddle_app import HeddleApp, StartError
 from heddle_gateway.identity import TrajectoryBook
-from heddle_gateway.identity.urls import split_path
 from heddle_gateway.live.directory import Directory, LiveTrajectory
 from heddle_gateway.live.driver import Driver, PolicyRefused, new_core
 from heddle_gateway.live.journal import JournalWriter
@@ -70,10 +63,6 @@ RESTORE_AGE_S: Final = 6 * 3600.0
 MAX_RESTORED: Final = 50_000
 RESTORE_TIMEOUT_S: Final = 10.0
 HISTORY_COUNTERS: Final = ("put", "written", "dropped", "refused", "recovered", "failed_writes")
-
-
-class StartError(Exception):
-    """The gateway cannot start as it is configured; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,33 +129,6 @@ class WorkerEvents:
     def name(self, worker_id: int) -> str | None:
         """Of a worker that is or was active and is not removed."""
         return self._names.get(worker_id)
-
-
-class HeddleApp(FastAPI):
-    """FastAPI behind the front door: the data path never enters FastAPI's own layers."""
-
-    door: FrontDoor
-
-    def open_door(self, settings: Settings, data_path: Mapping[str, Endpoint]) -> None:
-        def path_of(path: str) -> str:
-            return route_path(path, lambda called: split_path(called).rest)
-
-        self.door = FrontDoor(
-            cast(App, super().__call__),
-            data_path,
-            hosts=HostRule(settings.allowed_hosts),
-            access=AccessRule(
-                agent_keys=[key.get_secret_value() for key in settings.api_keys],
-                admin_keys=[key.get_secret_value() for key in settings.admin_keys],
-            ),
-            route_path=path_of,
-        )
-        self._outermost: App = self.door
-        if settings.cors_origins:
-            self._outermost = self.door.origins = CorsLayer(self.door, settings.cors_origins, path_of)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._outermost(scope, receive, send)
 
 
 def create_app(settings: Settings) -> HeddleApp:

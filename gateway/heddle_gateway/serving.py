@@ -14,8 +14,9 @@ from typing import Any, Final
 
 import uvicorn
 
-from heddle_gateway.app import StartError, create_app
+from heddle_gateway.app import create_app
 from heddle_gateway.asgi.server_protocol import GatewayProtocol
+from heddle_gateway.heddle_app import StartError
 from heddle_gateway.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -120,7 +121,10 @@ def serve(settings: Settings) -> int:
     )
     host, port = listening.getsockname()[:2]
     log.info("listening on http://%s:%d", f"[{host}]" if ":" in host else host, port)
-    server.run(sockets=[listening])
+    try:
+        server.run(sockets=[listening])
+    except SystemExit:
+        return 1  # uvicorn's end of a start that failed; the reason is in the log
     return 0 if server.started else 1
 
 

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 from heddle_core import Core
-from heddle_gateway.app import HeddleApp, create_app
+from heddle_gateway.app import create_app
 from heddle_gateway.dialects.dialect import DIALECTS
+from heddle_gateway.heddle_app import HeddleApp
 from heddle_gateway.settings import ENV_PREFIX, Settings, load_settings
 from prometheus_client.core import Metric
 

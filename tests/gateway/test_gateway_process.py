@@ -112,6 +112,9 @@ async def test_a_taken_port_is_said_and_ends_it(start: Start) -> None:
         (["--port", "70000"], 2, b"port"),
         (["--config", "/no/such/file.toml"], 2, b"/no/such/file.toml"),
         (["--worker", "ftp://x"], 1, b"ftp"),
+        (["--worker", "http://169.254.169.254"], 1, b"169.254.169.254"),
+        # Known only once the name is resolved: while the gateway starts.
+        (["--worker", "http://0xA9FEA9FE"], 1, b"workers: "),
         (["--database", "mysql://x/y"], 1, b"mysql"),
     ],
 )
