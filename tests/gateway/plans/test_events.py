@@ -2,8 +2,15 @@
 
 import asyncio
 import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
+import httpx
 from heddle_gateway.live.decision_feed import CAPACITY, MOST_ONLOOKERS, DecisionFeed
 
 
@@ -76,3 +83,30 @@ async def test_there_is_a_bound_on_onlookers(gateway: Any) -> None:
     assert (await gateway.client.get("/admin/v1/events")).status_code == 429
     for one in held:
         one.__exit__(None, None, None)
+
+
+def test_a_gateway_that_ends_ends_the_streams_of_its_onlookers(tmp_path: Path) -> None:
+    """Well before the grace that running steps have."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "heddle_cli", "gateway", "--port", str(port)]
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("HEDDLE_")}
+    settings = {"HEDDLE_DATABASE": str(tmp_path / "history.db"), "HEDDLE_SHUTDOWN_GRACE_S": "3600"}
+    process = subprocess.Popen(command, env=kept | settings, stderr=subprocess.DEVNULL)
+    try:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60.0, trust_env=False) as client:
+            while process.poll() is None:
+                try:
+                    client.get("/health")
+                    break
+                except httpx.TransportError:
+                    continue
+            with client.stream("GET", "/admin/v1/events") as stream:
+                lines = stream.iter_lines()
+                assert next(lines) == ": decisions of the core"
+                process.send_signal(signal.SIGTERM)
+                assert [line for line in lines if line.strip(": ")] == []
+        assert process.wait(60.0) == 0
+    finally:
+        process.kill()
+        process.wait()
