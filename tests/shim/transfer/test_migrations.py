@@ -410,3 +410,26 @@ async def test_a_receiver_on_all_addresses_is_reached_where_its_shim_was(
         "[fd00::1]:5",
         "10.0.0.2:5",
     ]
+
+
+async def test_a_shim_learns_its_rate_and_does_not_stay_with_a_bad_one(
+    make_shim: MakeShim, make_namespace: MakeNamespace, client: httpx.AsyncClient, hash_chain: HashChain
+) -> None:
+    large = make_namespace(head_dim=512, page_size=16)
+    source, target = (
+        await make_shim("a", large, budget=16 << 20),
+        await make_shim("b", large, budget=16 << 20),
+    )
+    names = hash_chain(4)
+    filled(source, names)
+    assert source.migrations.rate is None
+
+    unseen = await ended(client, await ask(client, source, target, names, worth_s=1e-6))
+    assert unseen.state == "declined"
+    landed = await ended(client, await ask(client, source, target, names, id="m-2", release=False))
+    assert landed.state == "landed"
+    learned = source.migrations.rate
+    assert learned is not None
+
+    await ended(client, await ask(client, source, target, names, id="m-3", worth_s=1e-6))
+    assert source.migrations.rate == pytest.approx(1.1 * learned)

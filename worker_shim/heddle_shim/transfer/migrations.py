@@ -9,6 +9,7 @@ time, what would cost more than it saves.
 
 import asyncio
 import logging
+import math
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -39,6 +40,12 @@ RATE_MEMORY: Final = 0.3
 """Weight of the newest transfer in the rate that is expected of the next one."""
 RATE_MIN_BYTES: Final = 1 << 20
 """Smaller transfers say nothing about the rate."""
+UNSEEN_BYTES_S: Final = 1.25e9
+"""Expected until a transfer has shown more: 10 Gbit/s."""
+HOPE: Final = 1.1
+"""The expected rate grows by this with each move that is declined for it: one slow transfer must not end all
+moves for good, and only a move shows that the link is better by now.
+"""
 
 MOVES: Final[dict[MigrationState, frozenset[MigrationState]]] = {
     MigrationState.ACCEPTED: frozenset(
@@ -269,9 +276,11 @@ class Migrations:
             migration.move(MigrationState.MOVING)
             left = migration.started + request.deadline_s - loop.time()
             offer = Offer(request.id, request.trajectory, source.namespace, tuple(source.hashes), left)
-            began = loop.time()
-            await transport.push(address, offer, source, migration.progress)
-            self._learn(migration.progress.bytes, loop.time() - began)
+            try:
+                await transport.push(address, offer, source, migration.progress)
+            finally:
+                # One that ran out of time shows the rate too.
+                self._learn(migration.progress)
         finally:
             await source.close()
         if not migration.progress.complete:
@@ -281,20 +290,21 @@ class Migrations:
         return source.namespace, source.hashes[request.keep_pages : migration.progress.complete]
 
     def _refuse_if_too_slow(self, migration: _Migration, size: int) -> None:
-        if self._rate is None:
-            return
         request = migration.request
-        expected = migration.expected_s = size / self._rate
+        rate = self._rate or UNSEEN_BYTES_S
+        expected = migration.expected_s = size / rate
+        if expected > min(request.worth_s or math.inf, request.deadline_s) and self._rate is not None:
+            self._rate *= HOPE
         if request.worth_s is not None and expected > request.worth_s:
             raise TransferFault(
                 MigrationFault.NOT_WORTH_IT,
-                f"worth_s: {size} bytes at {self._rate:.3g} bytes/s take {expected:.3g} s; re-prefill takes"
+                f"worth_s: {size} bytes at {rate:.3g} bytes/s take {expected:.3g} s; re-prefill takes"
                 f" {request.worth_s:.3g} s",
             )
         if expected > request.deadline_s:
             raise TransferFault(
                 MigrationFault.NOT_WORTH_IT,
-                f"deadline_s: {size} bytes at {self._rate:.3g} bytes/s take {expected:.3g} s, more than the"
+                f"deadline_s: {size} bytes at {rate:.3g} bytes/s take {expected:.3g} s, more than the"
                 f" {request.deadline_s:.3g} s there are",
             )
 
@@ -312,11 +322,14 @@ class Migrations:
             f"transports: {[one.name for one in self._transports]} here, {sorted(peer.transports)} there",
         )
 
-    def _learn(self, size: int, seconds: float) -> None:
-        if size < RATE_MIN_BYTES or seconds <= 0:
+    def _learn(self, progress: Progress) -> None:
+        """From the first page on: what comes before it takes as long for a small move as for a large one."""
+        if progress.bytes < RATE_MIN_BYTES or progress.first_page_at is None:
             return
-        seen = size / seconds
-        self._rate = seen if self._rate is None else self._rate + RATE_MEMORY * (seen - self._rate)
+        seconds = asyncio.get_running_loop().time() - progress.first_page_at
+        if seconds > 0:
+            seen = progress.bytes / seconds
+            self._rate = seen if self._rate is None else self._rate + RATE_MEMORY * (seen - self._rate)
 
 
 def _reachable(address: str, url: str) -> str:

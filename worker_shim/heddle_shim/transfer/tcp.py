@@ -210,6 +210,8 @@ async def _send_pages(
                 break
             after = missing[place + 1] if place + 1 < len(missing) else None
             upcoming = asyncio.create_task(source.read(after)) if after is not None else None
+            if progress.first_page_at is None:
+                progress.first_page_at = asyncio.get_running_loop().time()
             await way.send(index, page, reply)
             if reply.done():
                 reply.result()

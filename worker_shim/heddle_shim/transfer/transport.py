@@ -17,6 +17,8 @@ class Progress:
     complete: int = 0
     """Pages of the prefix that are complete at the target; 0 until the push is over."""
     attempts: int = 0
+    first_page_at: float | None = None
+    """When the first page began to be sent, by the event loop's clock."""
 
 
 class Transport(Protocol):
