@@ -18,8 +18,8 @@ NEW = 24
 
 @pytest.fixture
 def http(tmp_path: Path) -> Iterator[httpx.Client]:
-    """A gateway without workers."""
-    with gateway(tmp_path) as http:
+    """A gateway without workers, whose trajectories stay at home unless somebody moves them."""
+    with gateway(tmp_path, "--placement", "sticky") as http:
         yield http
 
 

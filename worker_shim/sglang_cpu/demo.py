@@ -145,7 +145,7 @@ async def demo(venv: Path, folder: Path) -> None:
         children.append(
             await Child.start(
                 "gateway",
-                ["--port", gateway_port, "--database", database],
+                ["--port", gateway_port, "--database", database, "--placement", "sticky"],
                 log=folder / "gateway.log",
             )
         )
@@ -186,9 +186,7 @@ async def demo(venv: Path, folder: Path) -> None:
             await mover.step(http)
             show(agents, mover)
             where, prompt, cached, _ = mover.rows[-1]
-            console.print(
-                f"The next step ran on {where}: {cached} of {prompt} prompt tokens were cached."
-            )
+            console.print(f"The next step ran on {where}: {cached} of {prompt} prompt tokens were cached.")
             if moved["state"] != "landed" or where != to:
                 raise SystemExit("demo: the trajectory did not move; the logs are in " + str(folder))
     finally:
