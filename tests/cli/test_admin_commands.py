@@ -140,3 +140,11 @@ def test_an_unknown_trajectory_ends_with_1(heddle: Any, gateway: str) -> None:
     done = heddle("trajectories", "show", "nobody/at all", "--gateway", gateway, *KEY)
     assert (done.returncode, done.stdout) == (1, "")
     assert "no trajectory 'nobody/at all'" in done.stderr
+
+
+def test_moves_of_kv_are_listed_and_a_refused_one_says_why(admin: Any, heddle: Any, gateway: str) -> None:
+    assert admin("migrations", "ls").split()[:4] == ["id", "trajectory", "from", "to"]
+    assert json.loads(admin("migrations", "ls", "--trajectory", "live/1", "--json")) == {"items": []}
+    refused = heddle("migrations", "ask", "live/1", "nowhere", *KEY, HEDDLE_GATEWAY=gateway)
+    assert refused.returncode != 0
+    assert "no worker 'nowhere'" in refused.stderr
