@@ -100,6 +100,10 @@ bench: install bench-tools ## Decision core, wire, and gateway against direct an
 	$(BIN)/python benchmarks/bench_kv_transport.py
 	$(BIN)/heddle bench gateway --peer sglang-router --json out/bench-gateway.json
 
+.PHONY: bench-predictor
+bench-predictor: install ## Length predictor on recorded sets: make bench-predictor DATA="FILE..."
+	$(BIN)/python benchmarks/bench_predictor.py $(DATA)
+
 .PHONY: bench-rollout
 bench-rollout: install ## A live rollout on 8 emulated workers under Heddle and baselines, simulated beside (long)
 	$(BIN)/heddle bench rollout --groups 96 --samples 8 --speed 20 --json out/bench-rollout.json

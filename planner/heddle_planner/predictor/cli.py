@@ -76,7 +76,7 @@ def evaluate_command(
             held = evaluate(trained, recorded, folds=folds, seed=seed)
             body[recorded.name] = report(held)
             how = f"{folds} task folds" if trained.has_seen(recorded) else "never seen"
-            typer.echo(_table(f"{recorded.name} ({how})", body[recorded.name]))
+            typer.echo(table(f"{recorded.name} ({how})", body[recorded.name]))
             if plot is not None:
                 from heddle_planner.predictor.plots import write_plots
 
@@ -129,7 +129,8 @@ def _load(paths: list[Path], *, lenient: bool, texts: bool = True) -> list[Recor
     return sets
 
 
-def _table(title: str, body: dict[str, Any]) -> str:
+def table(title: str, body: dict[str, Any]) -> str:
+    """Scores of one set, as people read them; `body` is what `evaluate.report` gave."""
     columns = {
         "recall_top10": "recall10",
         "recall_top5": "recall5",
