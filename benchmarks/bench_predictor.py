@@ -1,6 +1,6 @@
 """Trains the boosted predictor on each recorded set, scores it by task folds, and times a batch of 256.
 
-``python benchmarks/bench_predictor.py NAME.jsonl.gz...``; CPU time of one thread, so that company does not count.
+``python benchmarks/bench_predictor.py NAME.jsonl.gz...``; CPU time of one thread: company does not count.
 """
 
 import sys
