@@ -147,7 +147,7 @@ def create_app(settings: Settings) -> HeddleApp:
         except AddressRefused as error:
             raise StartError(f"workers: {error}") from error
     started_at = time.time()
-    book = TrajectoryBook(capacity=settings.max_trajectories)
+    book = TrajectoryBook(capacity=settings.max_trajectories, session_headers=settings.session_headers)
     history = HistoryWriter(StepWriter(engine), HistoryLimits(spill_folder=settings.history_spill))
 
     def forget(live: LiveTrajectory, reason: str) -> None:

@@ -78,6 +78,11 @@ class Settings(BaseSettings):
         description="Keys of operators; empty closes the operator's routes when there are agent keys.",
     )
 
+    session_headers: Annotated[tuple[str, ...], NoDecode] = Field(
+        default=(),
+        description="Headers of your own that name a trajectory, beside those that agents are known to send.",
+    )
+
     # workers
     workers: Annotated[tuple[WorkerSetting, ...], NoDecode] = Field(
         default=(), description="Workers at start; more can be added while running."
@@ -166,7 +171,15 @@ class Settings(BaseSettings):
     )
     access_log: bool = Field(default=False, description="One JSON line a request.")
 
-    @field_validator("allowed_hosts", "cors_origins", "api_keys", "admin_keys", "worker_hosts", mode="before")
+    @field_validator(
+        "allowed_hosts",
+        "cors_origins",
+        "api_keys",
+        "admin_keys",
+        "session_headers",
+        "worker_hosts",
+        mode="before",
+    )
     @classmethod
     def _split_list(cls, value: Any) -> Any:
         """In the environment a list is JSON or separated by commas."""

@@ -23,7 +23,11 @@ class TaggedPath:
     trajectory_id: str | None = None
 
 
-_PLAIN: Final = {path: TaggedPath(path) for path in ("/v1/chat/completions", "/v1/completions", "/generate")}
+_PLAIN: Final = {
+    **{path: TaggedPath(path) for path in ("/v1/chat/completions", "/v1/completions", "/generate")},
+    # A base_url without /v1.
+    **{path: TaggedPath(f"/v1{path}") for path in ("/chat/completions", "/completions", "/models")},
+}
 _PATTERNS: Final = (
     # Heddle.
     ("url", re.compile(rf"/t/(?P<id>.+?){_TAIL}")),

@@ -60,6 +60,8 @@ def test_only_allowed_hosts_pass_when_some_are_named() -> None:
     [
         (CHAT, CHAT),
         (CHAT + "/", CHAT),
+        ("/chat/completions", CHAT),
+        ("/models/", "/v1/models"),
         ("/t/run-1" + CHAT, CHAT),
         ("/t/a/b:0" + CHAT + "/", CHAT),
         ("/sessions/x/v1/models", "/v1/models"),
@@ -155,6 +157,15 @@ async def test_preflights_pass_without_a_key_and_a_401_can_be_read(new_gateway: 
     assert refused.headers["access-control-allow-origin"] == "https://ui.example"
     admin = await gateway.client.get("/admin/v1/policy", headers=origin | headers("admin"))
     assert "access-control-allow-origin" not in admin.headers
+
+
+async def test_a_base_url_without_v1_and_a_header_of_the_operators_own(new_gateway: Any, worker: Any) -> None:
+    gateway = await new_gateway(worker, session_headers=["X-Run-Id"])
+    body = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
+    answer = await gateway.client.post("/chat/completions", json=body, headers={"x-run-id": "run-7"})
+    assert answer.status_code == 200
+    assert answer.headers["x-heddle-trajectory-id"] == "run-7"
+    assert answer.headers["x-heddle-trajectory-source"] == "operator"
 
 
 async def test_a_request_that_is_not_understood_makes_no_step(gateway: Any, worker: Any) -> None:

@@ -51,6 +51,11 @@ def test_any_id_before_the_apis_path_comes_back(trajectory_id) -> None:
         assert path == TaggedPath(CHAT, "url", trajectory_id)
 
 
+@pytest.mark.parametrize("path", ["/chat/completions", "/completions", "/models"])
+def test_a_base_url_without_v1_is_served_as_one_with_it(path) -> None:
+    assert split_path(path) == TaggedPath(f"/v1{path}")
+
+
 def test_an_id_is_the_same_from_a_path_and_from_a_header(caller) -> None:
     from_path = caller.book.resolve(caller.facts({"messages": []}, path=f"/t/a b/ü:0{CHAT}"))
     utf8_as_latin1 = "a b/ü:0".encode().decode("latin-1")
