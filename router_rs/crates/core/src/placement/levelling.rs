@@ -1,0 +1,50 @@
+//! Equal workers without a plan: a rank says nothing of where to run, so a trajectory stays where its KV is until the
+//! worker is so much fuller than another that the move pays.
+//!
+//! What is compared is the time of a token, which is seen, not forecast: with equal workers the one with less company is
+//! the one that ends earlier, whoever the company is. So a wrong prediction moves nobody; it only enters into whether
+//! the gain is worth the move. The margin keeps two workers from handing a trajectory to and fro.
+
+use super::by_rank::move_cost_us;
+use super::{Ask, Choice, Scene};
+use crate::worker::Worker;
+
+/// True when no candidate is faster or larger than another by its degree, slots and KV.
+pub(super) fn are_equal(scene: &Scene<'_>) -> bool {
+    let kind = |worker: &Worker| (worker.degree, worker.slots, worker.kv_tokens);
+    let mut candidates = scene.candidates().map(kind);
+    candidates
+        .next()
+        .is_none_or(|first| candidates.all(|other| other == first))
+}
+
+/// Microseconds a token of a trajectory at home on `worker` when `joins` more are, waits for a slot included.
+fn pace_us(scene: &Scene<'_>, worker: &Worker, joins: usize) -> f64 {
+    let busy = ((worker.homed.len() + joins) as f64 * scene.duty).max(1.0);
+    let batch = busy.min(f64::from(worker.slots));
+    worker.token_us(batch) * busy / batch
+}
+
+/// Stays at `home`, or leaves it for the worker with the best pace.
+pub(super) fn level(scene: &Scene<'_>, ask: &Ask<'_>, home: &Worker) -> Choice {
+    let here = pace_us(scene, home, 0);
+    let mut best: Option<(f64, &Worker)> = None;
+    for worker in scene.candidates().filter(|worker| worker.id != home.id) {
+        let there = pace_us(scene, worker, 1);
+        if here > scene.policy.level_margin * there
+            && best.is_none_or(|(least, _)| there < least)
+            && worker.has_free_slot(0)
+            && worker.has_room(ask.footprint, ask.remaining, &scene.kv)
+        {
+            best = Some((there, worker));
+        }
+    }
+    match best {
+        Some((there, worker))
+            if ask.remaining as f64 * (here - there) > move_cost_us(scene, ask, home, worker) =>
+        {
+            Choice::new(worker, "levelled")
+        }
+        _ => Choice::new(home, "home"),
+    }
+}
