@@ -95,7 +95,8 @@ bench-tools: ## Build the compiled load generator and mock upstream
 
 .PHONY: bench
 bench: install bench-tools ## Decision core, wire, and gateway against direct and sglang-router
-	$(CARGO) bench --quiet --locked --manifest-path $(MANIFEST) -p heddle-core
+	$(CARGO) bench --quiet --locked --manifest-path $(MANIFEST) -p heddle-core --bench solver
+	$(CARGO) bench --quiet --locked --manifest-path $(MANIFEST) -p heddle-core --bench decision
 	$(BIN)/python benchmarks/bench_wire.py
 	$(BIN)/python benchmarks/bench_kv_transport.py
 	$(BIN)/heddle bench gateway --peer sglang-router --json out/bench-gateway.json

@@ -76,6 +76,9 @@ def simulate(
         bool, typer.Option(help="Preempted requests keep their KV as a prefix (Heddle's plugin for SGLang).")
     ] = False,
     end_signal: Annotated[bool, typer.Option(help="Agents say when a trajectory is over.")] = False,
+    plans: Annotated[
+        bool, typer.Option(help="Rehearse the solver's mix and its plans; without: equal workers, no plan.")
+    ] = True,
     json_path: Annotated[Path | None, typer.Option("--json", help="Write the comparison here.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Write plots into this folder.")] = None,
 ) -> None:
@@ -104,6 +107,7 @@ def simulate(
                 "engine": {"keep_decoded": keep_decoded},
             },
             losses=[parse_loss(part.strip()) for part in lose.split(",")] if lose else [],
+            plans=plans,
         )
         if not problem.degrees:
             raise FleetError(f"--gpus: {gpus} hold no worker of {degrees}")

@@ -44,6 +44,8 @@ class Problem:
     conditions: Mapping[str, Any] = field(default_factory=dict)
     losses: Sequence[GpuLoss] = ()
     """GPUs that are lost on the way."""
+    plans: bool = True
+    """The solver's mix and its plans are rehearsed too; without, single degrees placed by the core alone."""
 
     @property
     def degrees(self) -> list[int]:
@@ -169,6 +171,8 @@ def _candidates(runner: _Runner, row: PolicyRow) -> dict[str, Cluster]:
     problem = runner.problem
     degrees = [row.degree] if row.cutting is Cutting.FIXED and row.degree is not None else problem.degrees
     clusters = {str(degree): Cluster(single_degree(problem.gpus, degree)) for degree in degrees}
+    if not problem.plans:
+        return clusters
     estimates = runner.native.first_estimates(json.dumps(problem.prediction), runner.seed)
     if estimates is None:
         return clusters

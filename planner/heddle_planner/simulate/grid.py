@@ -38,6 +38,8 @@ class Grid:
     trajectories: int | None
     max_context: int
     seed: int
+    plans: bool = True
+    """See `comparison.Problem.plans`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,7 @@ def run_grid(grid: Grid, rows: Sequence[PolicyRow]) -> Iterator[Cell]:
                         gpus=grid.gpus,
                         prediction=parse_prediction(prediction),
                         seed=grid.seed,
+                        plans=grid.plans,
                     )
                     if told_nothing is None:
                         told_nothing = compare(problem, [row for row in rows if not row.predicts])

@@ -45,6 +45,9 @@ def compare(
     scale_output: Annotated[float, typer.Option(min=0.001, help="Multiplies output tokens.")] = 1.0,
     max_context: Annotated[int, typer.Option(min=1, help="Context at which an agent stops.")] = 131_072,
     seed: Annotated[int, typer.Option(min=0, help="Seed of everything random.")] = 0,
+    plans: Annotated[
+        bool, typer.Option(help="Rehearse the solver's mix and its plans; without: equal workers, no plan.")
+    ] = True,
     check: Annotated[
         bool, typer.Option(help="Fail when a policy of ours is slower than the best baseline anywhere.")
     ] = False,
@@ -65,6 +68,7 @@ def compare(
             trajectories=trajectories,
             max_context=max_context,
             seed=seed,
+            plans=plans,
         )
         typer.echo(_head(ours))
         cells = []
