@@ -1,5 +1,7 @@
 """Plans that the solver makes for a rollout, and the clusters that Heddle chooses among."""
 
+from dataclasses import replace
+
 import pytest
 from heddle_planner.profiles import load_profile
 from heddle_planner.simulate.comparison import MIX, WITH_PLAN, Problem, compare
@@ -61,3 +63,27 @@ def test_heddle_runs_on_what_did_best_in_rehearsal() -> None:
     assert sum(heddle.report["degrees"]) == 4
     assert set(told_nothing.makespan_by_workers) == singles
     assert told_nothing.makespan == pytest.approx(min(told_nothing.makespan_by_workers.values()))
+
+    [by_itself] = compare(replace(problem, plans=False), parse_policies("heddle")).outcomes
+    assert set(by_itself.makespan_by_workers) == singles
+
+
+@pytest.mark.parametrize("kv_scale", [1.0, 0.2], ids=["KV fits", "KV is short"])
+@pytest.mark.parametrize("kind", ["none", "noise", "calibrated"])
+def test_without_a_plan_heddle_is_not_slower_than_the_best_baseline(kind: str, kv_scale: float) -> None:
+    noise = {"first": 1.2, "least": 0.6} if kind == "calibrated" else {}
+    draw = {"group_size": 16, "scale_output": 1.0}
+    problem = Problem(
+        scripts=make_scripts(DOMAINS["search"], trajectories=256, seed=1, **draw),
+        rehearsal=make_scripts(DOMAINS["search"], trajectories=256, seed=2, **draw),
+        truth=truth_of(PROFILE, degrees=[2], kv_scale=kv_scale, slots=None),
+        profile=PROFILE,
+        gpus=8,
+        prediction={"kind": kind, **noise},
+        seed=1,
+        plans=False,
+    )
+    comparison = compare(problem, parse_policies("heddle,verl,verl_hybrid,slime,autellix"))
+    best = comparison.best_baseline
+    assert best is not None
+    assert comparison.outcomes[0].makespan <= 1.02 * best.makespan
