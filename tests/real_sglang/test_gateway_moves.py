@@ -93,12 +93,12 @@ def test_step_six_runs_where_the_trajectory_was_moved_to_and_finds_its_pages(
     assert (move["state"], move["fault"]) == ("landed", None), move
     assert (move["from_worker"], move["to_worker"]) == ("a", "b")
     assert move["tokens_landed"] == last.full_pages
+    assert worker_a.residency(last.tokens)["store"] == 0  # A's pages are released
 
     moved, ran_on = step(http, name, prompt)
     assert ran_on == "b"
     assert moved.cached >= 0.95 * last.full_pages
     assert_same_answer(moved, worker_a.generate(prompt, NEW))
-    assert worker_a.residency(last.tokens)["store"] == 0  # A's pages are released
     assert http.get("/admin/v1/audit").json()["broken"] == []
 
 
