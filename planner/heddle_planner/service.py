@@ -9,10 +9,7 @@ Invariant: one round for live trajectories at a time; plans for given lengths do
 """
 
 import asyncio
-import os
 import secrets
-import sys
-import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -35,7 +32,6 @@ from heddle_planner.profiles import load_profile, packaged_names
 from heddle_planner.round import NothingLive, RoundError, Window, plan_round
 
 ERROR_JUMP: Final = "the error of the predictions has jumped"
-ROUND_NICENESS: Final = 10
 STAND_IN_PROFILE: Final = "qwen3-8b-h100"
 """Speeds of degrees that no live worker has, where the operator gave no profile."""
 
@@ -88,7 +84,7 @@ def create_app(
 
     app = FastAPI(title="Heddle planner", lifespan=lifespan)
     app.state.observed = observed
-    live_rounds = ThreadPoolExecutor(1, "live-rounds", initializer=_step_back)
+    live_rounds = ThreadPoolExecutor(1, "live-rounds")
     made = 0
 
     async def let_in(authorization: Annotated[str, Header()] = "") -> None:
@@ -147,12 +143,6 @@ def create_app(
 
     app.include_router(router)
     return app
-
-
-def _step_back() -> None:
-    """A round takes seconds of a processor; on a machine that it shares, steps and forecasts go first."""
-    if sys.platform == "linux":  # where a thread has a priority of its own
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), ROUND_NICENESS)
 
 
 def _warm_up(observed: Observed) -> None:

@@ -13,6 +13,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final, Protocol
 
 from heddle_contracts.planning import (
@@ -38,6 +39,7 @@ LEAST_TO_PLAN: Final = 2
 """Live trajectories below which there is nothing to divide."""
 SETTLE_S: Final = 0.5
 """Workers come in crowds; a round waits this long for the others."""
+LEAST_WAIT_S: Final = 0.01
 LEAST_PAUSE_S: Final = 2.0
 """Between two rounds that nobody asked for by hand."""
 
@@ -180,38 +182,31 @@ class PlanKeeper:
         while True:
             await self._wait(last_round)
             self._drop_expired()
-            reason = self._due(last_round)
-            if reason is None:
+            since = time.monotonic() - last_round
+            reason = self._wanted or (PlanReason.PERIOD if since >= self._period_s else None)
+            if reason is None or since < min(LEAST_PAUSE_S, self._period_s):
                 continue
-            if reason is PlanReason.WORKERS:
-                await asyncio.sleep(SETTLE_S)
             self._wanted = None
             last_round = time.monotonic()
-            await self._round(reason)
+            if self._automatic and self._client is not None:
+                if reason is PlanReason.WORKERS:
+                    await asyncio.sleep(SETTLE_S)
+                await self._round(reason)
 
     async def _wait(self, last_round: float) -> None:
         """Until something is wanted, the period is over, or the plan in force expires."""
-        wait = last_round + (LEAST_PAUSE_S if self._wanted else self._period_s) - time.monotonic()
+        pause = min(LEAST_PAUSE_S, self._period_s) if self._wanted is not None else self._period_s
+        wait = last_round + pause - time.monotonic()
         if (in_force := self.book.in_force) is not None:
             wait = min(wait, in_force.expires_at - time.time())
-        try:
-            async with asyncio.timeout(max(0.01, wait)):
-                if self._wanted is None:
-                    await self._wake.wait()
-                else:
-                    await asyncio.Event().wait()
-        except TimeoutError:
-            pass
-        self._wake.clear()
-
-    def _due(self, last_round: float) -> PlanReason | None:
-        if not self._automatic or self._client is None:
-            self._wanted = None
-            return None
-        since = time.monotonic() - last_round
+        wait = max(LEAST_WAIT_S, wait)
         if self._wanted is not None:
-            return self._wanted if since >= LEAST_PAUSE_S else None
-        return PlanReason.PERIOD if since >= self._period_s else None
+            await asyncio.sleep(wait)
+        else:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(wait):
+                    await self._wake.wait()
+        self._wake.clear()
 
     async def _round(self, reason: PlanReason) -> None:
         """Plans what is live, and activates the plan unless an operator placed otherwise."""

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+WAIT_S = 60.0
+
 Answer = Callable[[str, dict[str, Any]], Awaitable[Any]]
 """(path, body) to what is answered: an object for 200, (status, object), or bytes for a body as it is."""
 
@@ -113,3 +115,18 @@ def real_planner() -> Iterator[str]:
         process.terminate()
         process.wait()
         process.stdout.close()
+
+
+@pytest.fixture
+def until() -> Callable[[Callable[[], bool], str], Awaitable[None]]:
+    """As everywhere, but more patient: a round takes a second of a processor that others may want too."""
+
+    async def wait(condition: Callable[[], bool], what: str) -> None:
+        try:
+            async with asyncio.timeout(WAIT_S):
+                while not condition():  # noqa: ASYNC110  what is waited for has no event to wait on
+                    await asyncio.sleep(0.005)
+        except TimeoutError:
+            pytest.fail(f"waited {WAIT_S:g} s in vain for: {what}")
+
+    return wait
