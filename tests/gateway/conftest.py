@@ -201,6 +201,9 @@ class FakeWorker:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._server is None:
+            writer.transport.abort()  # accepted while it was being stopped: nobody else knows this line
+            return
         self.accepted += 1
         task = asyncio.current_task()
         assert task is not None
