@@ -37,6 +37,19 @@ def test_a_cancelled_timer_does_not_move_time() -> None:
     assert run_in_virtual_time(main()) == 1.5
 
 
+def test_timers_of_one_moment_are_due_in_the_order_they_were_armed() -> None:
+    async def main() -> list[int]:
+        loop = asyncio.get_running_loop()
+        fired: list[int] = []
+        for number in range(50):
+            loop.call_at(1.0 if number % 3 else 2.0, fired.append, number)
+        await asyncio.sleep(3.0)
+        return fired
+
+    fired = run_in_virtual_time(main())
+    assert fired == sorted(range(50), key=lambda number: (number % 3 == 0, number))
+
+
 def test_what_sockets_bring_is_served_before_time_moves() -> None:
     async def main() -> tuple[bytes, float]:
         async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -6,8 +6,11 @@ would wait for ever, and raises instead.
 """
 
 import asyncio
+import heapq
 import selectors
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
+from contextvars import Context
+from itertools import count
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -35,17 +38,38 @@ class _JumpingSelector(selectors.DefaultSelector):
         return ready
 
 
+class _Timer(asyncio.TimerHandle):
+    """Of two for one moment, the one that was armed first is due first; asyncio's own have no order then."""
+
+    order: int
+
+    def __lt__(self, other: object) -> bool:
+        if not isinstance(other, _Timer):
+            return NotImplemented
+        return (self.when(), self.order) < (other.when(), other.order)
+
+
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
     """``time`` begins at 0 and moves only by jumps, each exactly to a timer's time."""
 
     def __init__(self) -> None:
         self._jumping = _JumpingSelector()
+        self._armed = count()
         super().__init__(self._jumping)
         # A timer fires when less than this is left of its wait; the real clock's grain would fire it early.
         self._clock_resolution = 1e-9
 
     def time(self) -> float:
         return self._jumping.now
+
+    def call_at(
+        self, when: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        timer = _Timer(when, callback, args, self, context)
+        timer.order = next(self._armed)
+        heapq.heappush(self._scheduled, timer)  # type: ignore[attr-defined]
+        timer._scheduled = True  # type: ignore[attr-defined]
+        return timer
 
     def _run_once(self) -> None:
         timers = [timer for timer in self._scheduled if not timer.cancelled()]  # type: ignore[attr-defined]
