@@ -40,7 +40,13 @@ def heddle_commands() -> list[str]:
 
 def make_targets() -> list[str]:
     return sorted(
-        {target for command in commands() if command.startswith("make ") for target in command.split()[1:]}
+        {
+            word
+            for command in commands()
+            if command.startswith("make ")
+            for word in command.split()[1:]
+            if "=" not in word  # a variable
+        }
     )
 
 
