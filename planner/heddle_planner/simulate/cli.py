@@ -15,7 +15,7 @@ from heddle_planner.profiles import ProfileError, load_profile
 from heddle_planner.simulate.comparison import Problem, compare
 from heddle_planner.simulate.fleet import FleetError, most_context, parse_degrees, parse_loss, truth_of
 from heddle_planner.simulate.policies import PolicyError, parse_policies
-from heddle_planner.simulate.predictors import KINDS, PredictionError, parse_prediction
+from heddle_planner.simulate.predictors import KINDS, PredictionError, parse_prediction, recorded_model
 from heddle_planner.simulate.records import RecordError
 from heddle_planner.simulate.results import HEADER, as_json, line
 from heddle_planner.simulate.scripts import Cut
@@ -88,7 +88,7 @@ def simulate(
         worker_profile = load_profile(profile or f"{model}-{gpu}")
         allowed = parse_degrees(degrees)
         truth = truth_of(worker_profile, degrees=allowed, kv_scale=kv_scale, slots=slots)
-        source = Source(workload, group, scale_output)
+        source = Source(workload, group, scale_output, recorded_model(prediction))
         context = min(max_context, most_context(truth))
         drawn = source.draw_within(context, trajectories=trajectories, seed=seed)
         rehearsal = source.draw_within(context, trajectories=trajectories, seed=seed + 1)

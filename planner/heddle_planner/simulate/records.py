@@ -51,6 +51,8 @@ class Record:
     task: str
     prompt: int
     turns: tuple[RecordedTurn, ...]
+    forecasts: tuple[tuple[float, float], ...] = ()
+    """What a trained predictor said before each step: mean tokens and sigma. Empty where none was asked."""
 
 
 def load_records(path: Path) -> list[Record]:
@@ -134,6 +136,7 @@ def _script(
             )
             for index, turn in enumerate(record.turns)
         ),
+        forecasts=tuple((max(1.0, mean * factor), sigma) for mean, sigma in record.forecasts),
     )
 
 

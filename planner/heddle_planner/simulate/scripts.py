@@ -23,11 +23,14 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """One trajectory; ``prompt`` is in tokens, ``group`` is the prompt it is a sample of."""
+    """One trajectory; ``prompt`` is in tokens, ``group`` is the prompt it is a sample of. ``forecasts``: what
+    a real predictor said before each step (mean tokens, sigma), or none.
+    """
 
     prompt: int
     turns: tuple[Turn, ...]
     group: int | None = None
+    forecasts: tuple[tuple[float, float], ...] = ()
 
     @property
     def output(self) -> int:
@@ -55,7 +58,7 @@ class Script:
             if held > context:
                 break
             kept.append(turn)
-        return replace(self, turns=tuple(kept)) if kept else None
+        return replace(self, turns=tuple(kept), forecasts=self.forecasts[: len(kept)]) if kept else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +83,7 @@ def cut_all(scripts: Sequence[Script], context: int) -> Cut:
 
 def to_native(scripts: Sequence[Script]) -> SimWorkload:
     """The scripts for the simulator, in their order."""
+    foretold = bool(scripts) and all(script.forecasts for script in scripts)
     return SimWorkload(
         [
             (
@@ -89,5 +93,6 @@ def to_native(scripts: Sequence[Script]) -> SimWorkload:
                 [(turn.input, turn.output, turn.tool_seconds) for turn in script.turns],
             )
             for script in scripts
-        ]
+        ],
+        *([[script.forecasts for script in scripts]] if foretold else []),
     )

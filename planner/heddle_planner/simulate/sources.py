@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from heddle_planner.simulate.domains import DOMAINS, GROUP_SIZE, make_scripts
+from heddle_planner.simulate.forecasts import with_forecasts
 from heddle_planner.simulate.records import draw_scripts, load_records
 from heddle_planner.simulate.scripts import Cut, Script, cut_all
 
@@ -21,9 +22,15 @@ class Source:
     name: str
     group_size: int | None = None
     scale_output: float = 1.0
+    model: Path | None = None
+    """Folder of a trained predictor whose forecasts the scripts carry."""
 
     def draw(self, *, trajectories: int, seed: int) -> list[Script]:
         """So many scripts. Raises SourceError, RecordError."""
+        if self.model is not None and self.name in DOMAINS:
+            raise SourceError(
+                f"--prediction: recorded forecasts are of recorded trajectories, not {self.name}"
+            )
         if domain := DOMAINS.get(self.name):
             return make_scripts(
                 domain,
@@ -35,8 +42,11 @@ class Source:
         path = Path(self.name)
         if not path.is_file():
             raise SourceError(f"--workload: {self.name} is no file and none of {', '.join(DOMAINS)}")
+        records = load_records(path)
+        if self.model is not None:
+            records = with_forecasts(records, path, self.model)
         return draw_scripts(
-            load_records(path),
+            records,
             trajectories=trajectories,
             group_size=self.group_size,
             scale_output=self.scale_output,

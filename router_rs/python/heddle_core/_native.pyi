@@ -533,10 +533,13 @@ class SimWorkload:
     """Trajectories to simulate; their index is their id. Raises ValueError naming trajectory and field."""
 
     def __new__(
-        cls, scripts: Sequence[tuple[int, int | None, float, Sequence[tuple[int, int, float]]]]
+        cls,
+        scripts: Sequence[tuple[int, int | None, float, Sequence[tuple[int, int, float]]]],
+        forecasts: Sequence[Sequence[tuple[float, float]]] | None = None,
     ) -> SimWorkload:
         """A script: (prompt tokens, group, seconds of its start, steps). A step: (tokens appended before it,
-        tokens it generates, seconds of its tool call).
+        tokens it generates, seconds of its tool call). ``forecasts``: (mean tokens, sigma of the logarithm)
+        that a real predictor said before each step, for ``{"kind": "recorded"}``.
         """
     def first_estimates(self, prediction_json: str, seed: int) -> list[tuple[float, float]] | None:
         """What a predictor says before each first step: (mean tokens, sigma of the logarithm).

@@ -1,6 +1,6 @@
 //! Binding of the simulator: arrays and JSON in, JSON out. Converts and decides nothing; the GIL is free while it runs.
 use heddle_sim::bound::lower_bound;
-use heddle_sim::prediction::{Prediction, Predictions};
+use heddle_sim::prediction::{Estimate, Prediction, Predictions};
 use heddle_sim::spec::Spec;
 use heddle_sim::{Script, Turn, Workload, simulate as run};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
@@ -29,7 +29,8 @@ struct PyWorkload {
 #[pymethods]
 impl PyWorkload {
     #[new]
-    fn new(scripts: Vec<ScriptRow>) -> PyResult<Self> {
+    #[pyo3(signature = (scripts, forecasts=None))]
+    fn new(scripts: Vec<ScriptRow>, forecasts: Option<Vec<Vec<(f64, f64)>>>) -> PyResult<Self> {
         let scripts = scripts
             .into_iter()
             .map(|(prompt, group, start_s, turns)| Script {
@@ -46,7 +47,18 @@ impl PyWorkload {
                     .collect(),
             })
             .collect();
-        let workload = Workload::new(scripts).map_err(value_error)?;
+        let mut workload = Workload::new(scripts).map_err(value_error)?;
+        if let Some(rows) = forecasts {
+            let said = rows
+                .into_iter()
+                .map(|row| {
+                    row.into_iter()
+                        .map(|(mean, sigma)| Estimate { mean, sigma })
+                        .collect()
+                })
+                .collect();
+            workload = workload.with_forecasts(said).map_err(value_error)?;
+        }
         Ok(Self { workload })
     }
 

@@ -41,6 +41,8 @@ pub enum Prediction {
     Noise,
     /// The longest are called the shortest and the other way round.
     Adversarial,
+    /// What a real predictor said before each step: the workload's forecasts, and none where it has none.
+    Recorded,
 }
 
 /// An expected remaining length and the spread of its logarithm, as the core takes it.
@@ -61,7 +63,9 @@ impl Prediction {
     /// Checks the numbers; the message names the field.
     pub fn validate(&self) -> Result<(), String> {
         let (first, least, factor) = match *self {
-            Self::None | Self::Oracle | Self::Noise | Self::Adversarial => return Ok(()),
+            Self::None | Self::Oracle | Self::Noise | Self::Adversarial | Self::Recorded => {
+                return Ok(());
+            }
             Self::Calibrated { first, least } => (first, least, 1.0),
             Self::Biased {
                 first,
@@ -92,7 +96,9 @@ pub struct Predictions {
 impl Predictions {
     /// What `kind` says of `workload`; nothing for [`Prediction::None`].
     pub fn new(workload: &Workload, kind: Prediction, seed: u64) -> Option<Self> {
-        if kind == Prediction::None {
+        if kind == Prediction::None
+            || (kind == Prediction::Recorded && workload.forecasts().is_none())
+        {
             return None;
         }
         let mut starts = Vec::with_capacity(workload.scripts().len());
@@ -106,6 +112,7 @@ impl Predictions {
             }
         }
         let estimates = match kind {
+            Prediction::Recorded => workload.forecasts().unwrap_or_default().concat(),
             Prediction::None | Prediction::Oracle => remaining
                 .iter()
                 .map(|&mean| Estimate { mean, sigma: 0.0 })
@@ -194,7 +201,7 @@ impl Age {
     ) -> Estimate {
         let (seed, trajectory, turn) = place;
         match kind {
-            Prediction::None | Prediction::Oracle => Estimate {
+            Prediction::None | Prediction::Oracle | Prediction::Recorded => Estimate {
                 mean: left,
                 sigma: 0.0,
             },
@@ -386,6 +393,38 @@ mod tests {
             least: 0.4,
         });
         assert!((0.7..0.95).contains(&fair), "{fair}");
+    }
+
+    #[test]
+    fn recorded_forecasts_are_told_as_they_are_and_must_fit_the_scripts() {
+        let workload = workload();
+        assert!(Predictions::new(&workload, Prediction::Recorded, 0).is_none());
+        let said: Vec<Vec<Estimate>> = (0..4000)
+            .map(|i| {
+                let one = |step| Estimate {
+                    mean: f64::from(10 * i + step + 1),
+                    sigma: 0.5,
+                };
+                vec![one(0), one(1)]
+            })
+            .collect();
+        let told = workload.clone().with_forecasts(said.clone()).unwrap();
+        let predictions = Predictions::new(&told, Prediction::Recorded, 0).unwrap();
+        assert_eq!(predictions.before_step(7, 1), said[7][1]);
+        assert!(workload.clone().with_forecasts(said[1..].to_vec()).is_err());
+        let mut short = said.clone();
+        short[3].pop();
+        assert_eq!(
+            workload
+                .clone()
+                .with_forecasts(short)
+                .unwrap_err()
+                .trajectory,
+            3
+        );
+        let mut wild = said;
+        wild[5][0].mean = f64::NAN;
+        assert_eq!(workload.with_forecasts(wild).unwrap_err().trajectory, 5);
     }
 
     #[test]

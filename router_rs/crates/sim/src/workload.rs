@@ -8,6 +8,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::prediction::Estimate;
+
 /// One step: a generation and the tool call that follows it.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -85,6 +87,7 @@ pub struct WorkloadError {
 pub struct Workload {
     scripts: Vec<Script>,
     shared: Vec<u64>,
+    forecasts: Option<Vec<Vec<Estimate>>>,
 }
 
 /// Largest token count of one step: sums over a workload stay far from overflow.
@@ -93,6 +96,43 @@ const MOST_TOKENS: u64 = 1 << 32;
 const MOST_SECONDS: f64 = 30.0 * 86_400.0;
 
 impl Workload {
+    /// With what a real predictor said before each step of each script; checked against the scripts.
+    pub fn with_forecasts(mut self, forecasts: Vec<Vec<Estimate>>) -> Result<Self, WorkloadError> {
+        let wrong = |trajectory, why| WorkloadError {
+            trajectory,
+            field: "forecasts",
+            why,
+        };
+        if forecasts.len() != self.scripts.len() {
+            let why = format!(
+                "{} scripts, forecasts of {}",
+                self.scripts.len(),
+                forecasts.len()
+            );
+            return Err(wrong(forecasts.len().min(self.scripts.len()), why));
+        }
+        for (trajectory, (said, script)) in forecasts.iter().zip(&self.scripts).enumerate() {
+            if said.len() != script.turns.len() {
+                let why = format!("{} for {} steps", said.len(), script.turns.len());
+                return Err(wrong(trajectory, why));
+            }
+            let sound = |one: &Estimate| {
+                (1.0..=1e12).contains(&one.mean) && (0.0..=5.0).contains(&one.sigma)
+            };
+            if let Some(step) = said.iter().position(|one| !sound(one)) {
+                let why = format!("step {step}: must have mean >= 1 and 0 <= sigma <= 5");
+                return Err(wrong(trajectory, why));
+            }
+        }
+        self.forecasts = Some(forecasts);
+        Ok(self)
+    }
+
+    /// What a real predictor said before each step, where it was given.
+    pub fn forecasts(&self) -> Option<&[Vec<Estimate>]> {
+        self.forecasts.as_deref()
+    }
+
     /// Checks the scripts.
     pub fn new(scripts: Vec<Script>) -> Result<Self, WorkloadError> {
         for (trajectory, script) in scripts.iter().enumerate() {
@@ -142,7 +182,11 @@ impl Workload {
                 _ => 0,
             })
             .collect();
-        Ok(Self { scripts, shared })
+        Ok(Self {
+            scripts,
+            shared,
+            forecasts: None,
+        })
     }
 
     /// The trajectories; their index is their id.
