@@ -175,7 +175,7 @@ def create_app(settings: Settings) -> HeddleApp:
     events = WorkerEvents(driver)
     events.on_changed = planning.workers_changed
     moving = events.moving = MovingKv(driver, events.name)
-    shared = _shared_state(settings, driver, events.name)
+    shared = _shared_state(settings, book, driver, events.name)
     fleet = Fleet(events, driver.live_steps_on, FleetTuning(allowed_hosts=settings.worker_hosts))
     upstream = Upstream(
         PoolLimits(
@@ -274,7 +274,7 @@ def _lifespan(gateway: Gateway, dispose: Callable[[], Awaitable[None]]) -> Any:
         await gateway.history.start()
         if gateway.shared is not None:
             # Before the history: it knows more of each trajectory.
-            await gateway.shared.take_up(gateway.book, gateway.settings.max_trajectories)
+            await gateway.shared.take_up(gateway.settings.max_trajectories)
             gateway.shared.start()
         await _take_up_the_past(gateway.past, gateway.book, gateway.settings.max_trajectories)
         journalling = asyncio.create_task(journal.run()) if journal is not None else None
@@ -333,13 +333,13 @@ def _spec(setting: WorkerSetting) -> WorkerSpec:
 
 
 def _shared_state(
-    settings: Settings, driver: Driver, worker_name: Callable[[int], str | None]
+    settings: Settings, book: TrajectoryBook, driver: Driver, worker_name: Callable[[int], str | None]
 ) -> SharedState | None:
     """Raises StartError for a URL that is none."""
     if settings.redis_url is None:
         return None
     try:
-        return SharedState(settings, settings.redis_url.get_secret_value(), driver, worker_name)
+        return SharedState(settings, settings.redis_url.get_secret_value(), book, driver, worker_name)
     except ValueError as error:
         raise StartError(f"redis_url: {error}") from error
 

@@ -34,9 +34,15 @@ class SharedState:
     """
 
     def __init__(
-        self, settings: Settings, url: str, driver: Driver, worker_name: Callable[[int], str | None]
+        self,
+        settings: Settings,
+        url: str,
+        book: TrajectoryBook,
+        driver: Driver,
+        worker_name: Callable[[int], str | None],
     ) -> None:
         self._store = RedisState(url, name=settings.namespace, ttl_s=settings.state_ttl_s)
+        self._book = book
         self._driver = driver
         self._worker_name = worker_name
         self.mirror = LiveMirror(
@@ -51,7 +57,7 @@ class SharedState:
         """A sink of ended steps."""
         self.mirror.changed(record.tenant, record.trajectory_id)
 
-    async def take_up(self, book: TrajectoryBook, capacity: int) -> int:
+    async def take_up(self, capacity: int) -> int:
         """Takes the lease, and what the last holder knew; how many trajectories that were. A Redis that is
         away delays nothing: the gateway starts without.
         """
@@ -64,7 +70,7 @@ class SharedState:
             return 0
         if unreadable:
             log.warning("%d trajectories in Redis are of another build and left alone", unreadable)
-        self._restore(found, book)
+        self._restore(found)
         return len(found)
 
     def start(self) -> None:
@@ -76,11 +82,11 @@ class SharedState:
 
     # ---------------------------------------------------------------- inside
 
-    def _restore(self, found: Sequence[TrajectoryState], book: TrajectoryBook) -> None:
+    def _restore(self, found: Sequence[TrajectoryState]) -> None:
         now, clock = time.time(), time.monotonic()
         # The book takes the one seen longest ago first.
         for state in sorted(found, key=lambda one: one.last_seen):
-            book.restore(state, clock - max(0.0, now - state.last_seen))
+            self._book.restore(state, clock - max(0.0, now - state.last_seen), state.conversation)
             if state.home is not None:
                 self._driver.directory.expect_back(state.tenant, state.trajectory_id, state.home)
 
@@ -111,5 +117,6 @@ class SharedState:
             rank=view["rank"],
             first_seen=live.started_at,
             last_seen=live.last_seen_at,
+            conversation=self._book.memory(tenant, trajectory_id),
         )
         return Versioned(tenant, trajectory_id, number, dump(state))

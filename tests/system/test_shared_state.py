@@ -25,9 +25,9 @@ def namespace(tmp_path: Path) -> Sequence[str]:
 
 
 async def step(gateway: Any, agent: int, talk: list[Any]) -> tuple[int, str]:
-    """One step of a named agent: its number and its worker, as the answer says."""
+    """One step: its number and its worker, as the answer says. Every other agent is tagged by nothing."""
     response = await gateway.http.post(
-        f"/t/agent-{agent}/v1/chat/completions",
+        f"/t/agent-{agent}/v1/chat/completions" if agent % 2 else "/v1/chat/completions",
         json={"model": MODEL, "messages": talk, "max_tokens": 4},
     )
     response.raise_for_status()
@@ -47,8 +47,12 @@ async def test_every_trajectory_goes_on_at_its_home(
     engines = [await parts.engine("--speed", "50", "--model", MODEL) for _ in range(WORKERS)]
     urls = [engine.url for engine in engines]
     # Each process has a history of its own: what the second one knows, it knows from Redis.
-    gateway = await parts.gateway(urls, "--redis", redis_server.url, *namespace)
-    talks: list[list[Any]] = [[{"role": "user", "content": f"Task {agent}."}] for agent in range(AGENTS)]
+    options = ("--redis", redis_server.url, "--placement", "sticky", *namespace)
+    gateway = await parts.gateway(urls, *options)
+    # The untagged ones are siblings of two prompts.
+    talks: list[list[Any]] = [
+        [{"role": "user", "content": f"Task {agent if agent % 2 else agent % 4}."}] for agent in range(AGENTS)
+    ]
     homes: list[str] = []
     for number in range(2):
         # All at once, so that they spread.
@@ -59,7 +63,7 @@ async def test_every_trajectory_goes_on_at_its_home(
     await until(lambda: is_written(gateway), "the state in Redis")
     await gateway.part.kill()
 
-    again = await parts.gateway(urls, "--redis", redis_server.url, *namespace)
+    again = await parts.gateway(urls, *options)
     # The other way round and one by one: without what Redis knows, they would lie elsewhere.
     for agent in reversed(range(AGENTS)):
         assert await step(again, agent, talks[agent]) == (2, homes[agent]), f"agent {agent}"

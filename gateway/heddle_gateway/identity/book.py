@@ -70,11 +70,15 @@ class TrajectoryBook:
     def __len__(self) -> int:
         return len(self._book)
 
-    def restore(self, past: Past, last_seen: float) -> None:
+    def memory(self, tenant: str, trajectory_id: str) -> str | None:
+        """What is remembered of a trajectory's history, for `restore` in another process of this release."""
+        return self._book.memory(tenant, trajectory_id)
+
+    def restore(self, past: Past, last_seen: float, memory: str | None = None) -> None:
         """Takes up a trajectory of an earlier process: under its id, its steps and segments are counted on.
 
-        Histories are not kept, so only a request that names it will find it. Samples of its group are
-        counted on as well. Call it before the first request, the one seen longest ago first.
+        Without a memory only a request that names it will find it. Samples of its group are counted on as
+        well. Call it before the first request, the one seen longest ago first.
         """
         self._book.restore(
             past.tenant,
@@ -86,6 +90,7 @@ class TrajectoryBook:
             steps=past.steps,
             segments=past.segments,
             last_seen=last_seen,
+            memory=memory,
         )
 
     def resolve(self, facts: RequestFacts) -> Identity:

@@ -331,8 +331,11 @@ class IdentityBook:
         steps: int,
         segments: int,
         last_seen: float,
+        memory: str | None = None,
     ) -> None:
         """Takes up a trajectory of an earlier process, the one seen longest ago first."""
+    def memory(self, tenant: str, trajectory_id: str) -> str | None:
+        """What is remembered of its history, as text that `restore` takes in a process of the same release."""
     def keys_held(self) -> int:
         """Keys of the index: what bounds its memory."""
 

@@ -55,7 +55,7 @@ pub struct Book {
     pub(crate) by_name: HashMap<Box<str>, Id>,
     /// Samples ever begun of an opening; bounded like the conversations.
     pub(crate) samples: LinkedMap<u64, u64>,
-    index: Index,
+    pub(crate) index: Index,
     next_id: Id,
 }
 

@@ -86,6 +86,27 @@ impl Index {
         self.turn_begun(id, conversation);
     }
 
+    /// Takes in a conversation of an earlier process with the keys it was filed under there.
+    pub fn take_up(&mut self, id: Id, conversation: &mut Conversation) {
+        self.add(id, conversation);
+        let scope = conversation.scope;
+        if let Some(turn) = conversation.turns.last() {
+            for key in &turn.filed {
+                self.by_answer.entry(*key).or_default().add(id);
+            }
+            if let Some(standing) = self.by_history.get_mut(&turn.history.key(scope)) {
+                for length in &turn.lengths {
+                    *standing.lengths.entry(*length).or_insert(0) += 1;
+                }
+            }
+        }
+        let (evidence, anchors) = (&mut self.by_evidence, &mut self.by_anchor);
+        conversation
+            .evidence
+            .retain(|key| put_in(evidence, *key, id));
+        conversation.anchors.retain(|key| put_in(anchors, *key, id));
+    }
+
     /// Its last turn is another one now. Call [`turn_left`](Self::turn_left) before.
     pub fn turn_begun(&mut self, id: Id, conversation: &Conversation) {
         let Some(turn) = conversation.turn() else {

@@ -18,6 +18,7 @@ mod history;
 mod holders;
 mod index;
 mod matching;
+mod memory;
 mod past;
 mod prompts;
 mod repeats;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::book::{Book, name_of, scope_of};
 use crate::conversation::Conversation;
+use crate::memory::Memory;
 
 /// Begins the names of groups that nobody named; the opening follows, in 16 hex digits.
 pub(crate) const OWN_GROUP: &str = "auto-";
@@ -29,13 +30,14 @@ pub struct Past<'a> {
     pub segments: u64,
     /// Monotonic seconds.
     pub last_seen: f64,
+    /// What an earlier process remembered of its history ([`Book::memory`]).
+    pub memory: Option<&'a str>,
 }
 
 impl Book {
     /// Takes up a trajectory of an earlier process: under its id, its steps and segments are counted on.
     ///
-    /// Histories are not kept, so only a request that names it will find it. Samples of its group are counted on
-    /// as well. Call it before the first request, the one seen longest ago first.
+    /// Without a memory only a request that names it will find it. Samples of its group are counted on as well. Call it before the first request, the one seen longest ago first.
     pub fn restore(&mut self, past: &Past<'_>) {
         if let (Some(opening), Some(sample)) = (past.group_id.and_then(opening_of), past.sample) {
             let begun = self.samples.entry(opening).or_insert(0);
@@ -56,6 +58,10 @@ impl Book {
         };
         conversation.scope = scope_of(past.tenant, past.model);
         let id = self.new_number();
+        if let Some(memory) = past.memory.and_then(Memory::read) {
+            memory.fill(&mut conversation);
+            self.index.take_up(id, &mut conversation);
+        }
         self.by_name.insert(name, id);
         self.conversations.insert(id, conversation);
     }

@@ -201,7 +201,8 @@ impl IdentityBook {
         self.inner.forget(tenant, trajectory_id);
     }
 
-    #[pyo3(signature = (tenant, trajectory_id, *, model, group_id, sample, parent_id, steps, segments, last_seen))]
+    #[pyo3(signature = (tenant, trajectory_id, *, model, group_id, sample, parent_id, steps, segments, last_seen,
+                        memory = None))]
     #[allow(clippy::too_many_arguments)]
     fn restore(
         &mut self,
@@ -214,6 +215,7 @@ impl IdentityBook {
         steps: u64,
         segments: u64,
         last_seen: f64,
+        memory: Option<&str>,
     ) {
         self.inner.restore(&identity::Past {
             tenant,
@@ -225,7 +227,12 @@ impl IdentityBook {
             steps,
             segments,
             last_seen,
+            memory,
         });
+    }
+
+    fn memory(&self, tenant: &str, trajectory_id: &str) -> Option<String> {
+        self.inner.memory(tenant, trajectory_id)
     }
 
     fn keys_held(&self) -> usize {
