@@ -11,7 +11,7 @@ from random import Random
 
 import pytest
 
-from .workers import Worker, install, stopping
+from .workers import Worker, install, stopping, with_like_weights
 
 HERE = Path(__file__).parent
 _numbers = count(1)
@@ -52,11 +52,7 @@ def worker_b(_pair: list[Worker]) -> Worker:
     if worker.process is None or worker.process.poll() is not None:
         worker.start()
         worker.ready()
-    weights = [one.handshake()["namespace"]["weight_version"] for one in (first, worker)]
-    if weights[0] != weights[1]:
-        alike = f"alike-{next(_numbers)}"
-        for one in (first, worker):
-            one.update_weights(alike)
+    with_like_weights(first, worker, f"alike-{next(_numbers)}")
     return worker
 
 

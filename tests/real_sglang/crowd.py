@@ -26,31 +26,43 @@ class Crowd:
     def __exit__(self, *_: object) -> None:
         self._pool.shutdown()
 
-    def ask(self, name: str, tokens: list[int], new: int, priority: int, rid: str | None = None) -> None:
-        """Returns when the engine has the request."""
+    def ask(
+        self,
+        name: str,
+        tokens: list[int],
+        new: int,
+        priority: int,
+        rid: str | None = None,
+        *,
+        settled: bool = True,
+    ) -> None:
+        """Returns when the engine has the request. Whether it has is found by giving it its priority again,
+        so not for one whose priority was set before it came (``settled``).
+        """
+        known = rid or uuid.uuid4().hex
 
         def run() -> Answer:
             # With logprobs SGLang computes a preempted request's decoded tokens again whatever the cache has.
-            answer = self._worker.generate(
-                tokens, new, priority=priority, rid=rid or uuid.uuid4().hex, return_logprob=False
-            )
+            answer = self._worker.generate(tokens, new, priority=priority, rid=known, return_logprob=False)
             with self._lock:
                 self.ended.append(name)
             return answer
 
-        before = self._live() + len(self.ended)
-        self.answers[name] = self._pool.submit(run)
-        wait_until(lambda: self._live() + len(self.ended) > before, f"{name} on the engine")
+        def there() -> bool:
+            same = {"priorities": {known: priority}}
+            said = self._worker.ask_shim("POST", "/shim/v1/priorities", same)
+            return said["applied"] == 1 or self.answers[name].done()
 
-    def _live(self) -> int:
-        load = self._worker.loads()
-        live: int = load["num_running_reqs"] + load["num_waiting_reqs"]
-        return live
+        self.answers[name] = self._pool.submit(run)
+        if settled:
+            wait_until(there, f"{name} on the engine")
 
     def all(self) -> dict[str, Answer]:
         return {name: answer.result() for name, answer in self.answers.items()}
 
 
-def fill(crowd: Crowd, new_tokens: NewTokens, priority: int, new: int) -> None:
+def fill(crowd: Crowd, worker: Worker, new_tokens: NewTokens, priority: int, new: int) -> None:
+    """Takes all slots of the engine."""
     for slot in range(SLOTS):
         crowd.ask(f"blocker {slot}", new_tokens(24), new, priority)
+    wait_until(lambda: worker.loads()["num_running_reqs"] == SLOTS, "all slots taken")

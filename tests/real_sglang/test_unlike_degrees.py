@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from .workers import PAGE, Answer, Worker, assert_same_answer, wait_until
+from .workers import PAGE, Answer, Worker, assert_same_answer, wait_until, with_like_weights
 
 NewTokens = Callable[[int], list[int]]
 
@@ -15,7 +15,7 @@ NEW = 16
 
 
 @pytest.fixture(scope="module")
-def worker_tp2(in_place_of_b: Callable[..., Worker]) -> Worker:
+def worker_tp2(worker_a: Worker, in_place_of_b: Callable[..., Worker]) -> Worker:
     """Two ranks on two cores, and a page store that promises no more than 2 MB."""
     worker = in_place_of_b(
         "tp2",
@@ -24,6 +24,7 @@ def worker_tp2(in_place_of_b: Callable[..., Worker]) -> Worker:
         environment={"SGLANG_CPU_OMP_THREADS_BIND": "0|1"},
     )
     worker.ready()
+    with_like_weights(worker_a, worker, "alike-in-two-degrees")
     return worker
 
 
