@@ -2,12 +2,13 @@
 //!
 //! A [`Migration`] names a target; whether and when the transfer begins is the ledger's: [`ledger`] has every move from
 //! request to end, [`scheduling`] starts them (longest trajectories first, no worker in two transfers at once, never
-//! under a running step), `settling` takes in how they ended, `meeting` decides for a step that arrives in mid-move,
+//! under a running step), `asking` takes in a person's wish, `settling` takes in how they ended, `meeting` decides for a step that arrives in mid-move,
 //! `link` is what is known of a worker's transfers. The home of a trajectory is the only owner of its KV: it changes when
 //! a move has landed, and by nothing else here.
 //!
 //! Off where fewer than two workers announce a link.
 
+mod asking;
 mod audit;
 mod ledger;
 mod link;

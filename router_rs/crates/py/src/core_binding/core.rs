@@ -1,5 +1,10 @@
 //! The core as a Python class: one method an event, which returns the actions that the event caused.
 
+#![expect(
+    clippy::too_many_arguments,
+    reason = "keyword arguments of the Python interface"
+)]
+
 use heddle_core::Event;
 use heddle_core::belief::Profile;
 use heddle_core::event::{
@@ -8,44 +13,18 @@ use heddle_core::event::{
 use heddle_core::plan::PlanSpec;
 use heddle_core::policy::Policy;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyList};
+use pyo3::types::{PyBytes, PyDict};
 
-use super::actions::to_python;
+use super::calls::{Actions, chain_of};
 use super::value_error;
 use super::views::{move_dict, trajectory_dict, worker_dict};
-
-/// A list of actions, or the event that was refused.
-type Actions<'py> = PyResult<Bound<'py, PyList>>;
-
-/// The hash chain of a scanned request; whatever offers `chain()` will do.
-fn chain_of(body: &Bound<'_, PyAny>) -> PyResult<Vec<u64>> {
-    body.call_method0(pyo3::intern!(body.py(), "chain"))?
-        .extract()
-}
 
 /// (trajectory, remaining, sigma, context tokens, generated, home).
 type ActiveRow = (u64, u64, Option<f64>, u64, u64, Option<u64>);
 
 #[pyclass(name = "Core", module = "heddle_core._native")]
 pub struct PyCore {
-    core: heddle_core::Core,
-}
-
-impl PyCore {
-    fn handle<'py>(&mut self, py: Python<'py>, now: u64, event: Event) -> Actions<'py> {
-        let taken = self.core.handle(now, event);
-        let actions = self.drain(py)?;
-        taken.map_err(value_error)?;
-        Ok(actions)
-    }
-
-    fn drain<'py>(&mut self, py: Python<'py>) -> Actions<'py> {
-        let actions = PyList::empty(py);
-        while let Some(action) = self.core.poll_action() {
-            actions.append(to_python(py, action)?)?;
-        }
-        Ok(actions)
-    }
+    pub(super) core: heddle_core::Core,
 }
 
 #[pymethods]
@@ -61,10 +40,6 @@ impl PyCore {
     }
 
     #[pyo3(signature = (now, worker, generation, *, degree, slots, kv_tokens, has_priority, profile_json=None, transfer_tokens_per_s=None, transfer_setup_us=0, weights=0))]
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "keyword arguments of the Python interface"
-    )]
     fn worker_up<'py>(
         &mut self,
         py: Python<'py>,
@@ -132,10 +107,6 @@ impl PyCore {
     }
 
     #[pyo3(signature = (now, worker, generation, *, running, waiting, kv_used))]
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "keyword arguments of the Python interface"
-    )]
     fn load_report<'py>(
         &mut self,
         py: Python<'py>,
@@ -160,10 +131,6 @@ impl PyCore {
     }
 
     #[pyo3(signature = (now, step, trajectory, *, group, prompt_tokens, body=None, pinned_worker=None))]
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "keyword arguments of the Python interface"
-    )]
     fn step_arrived<'py>(
         &mut self,
         py: Python<'py>,
@@ -222,10 +189,6 @@ impl PyCore {
     }
 
     #[pyo3(signature = (now, step, outcome, *, prompt_tokens, output_tokens, cached_tokens))]
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "keyword arguments of the Python interface"
-    )]
     fn step_ended<'py>(
         &mut self,
         py: Python<'py>,

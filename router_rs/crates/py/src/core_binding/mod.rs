@@ -1,6 +1,7 @@
 //! Binding of the `core` crate. Converts and decides nothing. The interface is described in `_native.pyi`.
 
 mod actions;
+mod calls;
 mod core;
 mod views;
 
