@@ -11,7 +11,7 @@ from random import Random
 import pytest
 
 from ..real_sglang.crowd import Crowd, fill  # noqa: TID252  pytest names test folders so
-from ..real_sglang.workers import PAGE, Answer, Worker, frozen, wait_until  # noqa: TID252
+from ..real_sglang.workers import PAGE, Answer, Worker, wait_until  # noqa: TID252
 
 NewTokens = Callable[[int], list[int]]
 
@@ -94,9 +94,8 @@ def test_priorities_order_and_preempt(tp1: Worker, tp2: Worker, degree: int, new
     worker = {1: tp1, 2: tp2}[degree]
     with Crowd(worker) as crowd:
         fill(crowd, worker, new_tokens, 20, 4000)
-        with frozen(worker):
-            crowd.ask("slightly", new_tokens(16), 8, 25)
-            crowd.ask("much", new_tokens(16), 8, 100)
+        crowd.ask("slightly", new_tokens(16), 8, 25)
+        crowd.ask("much", new_tokens(16), 8, 100)
         answers = crowd.all()
     assert crowd.ended[0] == "much"
     retracted = sum(answer.meta["num_retractions"] for answer in answers.values())

@@ -9,17 +9,19 @@ from pathlib import Path
 import httpx
 
 from .crowd import Crowd, fill
-from .workers import SLOTS, Worker, client, frozen, gateway, wait_until
+from .workers import SLOTS, Worker, client, gateway, wait_until
 
 NewTokens = Callable[[int], list[int]]
+
+OUTLASTS = 2000
+"""Tokens that an engine decodes for much longer than it takes to queue some requests behind them."""
 
 
 def test_of_those_that_wait_the_higher_priority_goes_first(worker_a: Worker, new_tokens: NewTokens) -> None:
     with Crowd(worker_a) as crowd:
-        fill(crowd, worker_a, new_tokens, 300, 800)
-        with frozen(worker_a):
-            for priority in (10, 40, 20, 50, 30):
-                crowd.ask(f"{priority}", new_tokens(16), 40, priority)
+        fill(crowd, worker_a, new_tokens, 300, OUTLASTS)
+        for priority in (10, 40, 20, 50, 30):
+            crowd.ask(f"{priority}", new_tokens(16), 40, priority)
         crowd.all()
     waited = [name for name in crowd.ended if not name.startswith("blocker")]
     # Two slots: of two neighbours in the order either may end first.
@@ -31,10 +33,9 @@ def test_a_much_higher_priority_preempts_and_a_slightly_higher_waits(
     worker_a: Worker, new_tokens: NewTokens
 ) -> None:
     with Crowd(worker_a) as crowd:
-        fill(crowd, worker_a, new_tokens, 20, 800)
-        with frozen(worker_a):
-            crowd.ask("slightly", new_tokens(16), 8, 25)
-            crowd.ask("much", new_tokens(16), 8, 100)
+        fill(crowd, worker_a, new_tokens, 20, OUTLASTS)
+        crowd.ask("slightly", new_tokens(16), 8, 25)
+        crowd.ask("much", new_tokens(16), 8, 100)
         answers = crowd.all()
     assert crowd.ended[0] == "much"
     retracted = [answers[f"blocker {slot}"].meta["num_retractions"] for slot in range(SLOTS)]
@@ -51,8 +52,7 @@ def test_what_a_preempted_request_had_decoded_is_not_computed_again(
             crowd.ask(f"blocker {slot}", prompt, 900, 20)
         wait_until(lambda: worker_a.loads()["num_used_tokens"] > 400, "the blockers to have decoded")
         uncached = worker_a.loads()["total_prefill_uncached_tokens"]
-        with frozen(worker_a):
-            crowd.ask("urgent", new_tokens(16), 4, 100)
+        crowd.ask("urgent", new_tokens(16), 4, 100)
         answers = crowd.all()
         computed = worker_a.loads()["total_prefill_uncached_tokens"] - uncached
     [victim] = [slot for slot in range(SLOTS) if answers[f"blocker {slot}"].meta["num_retractions"]]
@@ -68,14 +68,13 @@ def test_the_shim_changes_the_priority_of_what_waits_or_is_still_to_come(
 ) -> None:
     low, coming = uuid.uuid4().hex, uuid.uuid4().hex
     with Crowd(worker_a) as crowd:
-        fill(crowd, worker_a, new_tokens, 300, 800)
-        with frozen(worker_a):
-            crowd.ask("low", new_tokens(16), 40, 10, low)
-            crowd.ask("high", new_tokens(16), 40, 40)
-            said = worker_a.ask_shim("POST", "/shim/v1/priorities", {"priorities": {low: 60, coming: 90}})
-            assert said == {"applied": 1, "remembered": 1}
-            crowd.ask("middle", new_tokens(16), 40, 30)
-            crowd.ask("coming", new_tokens(16), 40, 5, coming, settled=False)
+        fill(crowd, worker_a, new_tokens, 300, OUTLASTS)
+        crowd.ask("low", new_tokens(16), 40, 10, low)
+        crowd.ask("high", new_tokens(16), 40, 40)
+        said = worker_a.ask_shim("POST", "/shim/v1/priorities", {"priorities": {low: 60, coming: 90}})
+        assert said == {"applied": 1, "remembered": 1}
+        crowd.ask("middle", new_tokens(16), 40, 30)
+        crowd.ask("coming", new_tokens(16), 40, 5, coming, settled=False)
         crowd.all()
     waited = [name for name in crowd.ended if not name.startswith("blocker")]
     assert set(waited[:2]) == {"low", "coming"}, waited
@@ -123,11 +122,10 @@ def test_the_gateways_order_is_the_engines(worker_a: Worker, tmp_path: Path) -> 
                 ask(http, group, f"{group}-{sibling}", length, final=True)
         order.clear()
         with ThreadPoolExecutor(8) as pool:
-            blockers = [pool.submit(ask, http, "long", f"blocker-{slot}", 800) for slot in range(SLOTS)]
+            blockers = [pool.submit(ask, http, "long", f"blocker-{slot}", OUTLASTS) for slot in range(SLOTS)]
             wait_until(lambda: worker_a.loads()["num_running_reqs"] == SLOTS, "both slots taken")
-            with frozen(worker_a):
-                rest = [pool.submit(ask, http, one, f"{one}-9", 24) for one in ("short", "middle", "long")]
-                wait_until(lambda: in_flight(http) == SLOTS + len(rest), "all steps at the gateway")
+            rest = [pool.submit(ask, http, one, f"{one}-9", 24) for one in ("short", "middle", "long")]
+            wait_until(lambda: in_flight(http) == SLOTS + len(rest), "all steps at the gateway")
             for one in [*blockers, *rest]:
                 one.result()
     last = [one for one in reversed(order) if one != "long"]

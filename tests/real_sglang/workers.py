@@ -251,17 +251,6 @@ class Worker:
         return found
 
 
-@contextmanager
-def frozen(worker: Worker) -> Iterator[None]:
-    """The engine stands still: it takes requests in, and runs none of them until the end."""
-    with client(worker.url) as http:
-        http.post("/pause_generation", json={"mode": "in_place"}).raise_for_status()
-        try:
-            yield
-        finally:
-            http.post("/continue_generation", json={}).raise_for_status()
-
-
 def with_like_weights(one: Worker, other: Worker, name: str) -> None:
     """Earlier tests may have given them weights of unlike names."""
     names = [worker.handshake()["namespace"]["weight_version"] for worker in (one, other)]
