@@ -104,6 +104,18 @@ impl Belief {
         self.scale
     }
 
+    /// The worker has been seen at work, or its table is said to be right.
+    pub fn is_settled(&self) -> bool {
+        self.pinned || self.observations > 0
+    }
+
+    /// What others of the fleet taught, until the worker itself is seen at work.
+    pub fn assume(&mut self, scale: f64) {
+        if !self.is_settled() {
+            self.scale = scale;
+        }
+    }
+
     /// Keeps what was learned about the old table when the same worker reports a new one.
     pub fn inherit(&mut self, old: &Self) {
         if !self.pinned && (self.token_us, self.prefill_us) == (old.token_us, old.prefill_us) {

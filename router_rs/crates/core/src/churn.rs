@@ -54,6 +54,7 @@ impl Core {
             }
         }
         self.workers.refresh();
+        self.workers.share_speed();
         self.touched.push(up.worker);
         for step in orphans {
             self.place(step);

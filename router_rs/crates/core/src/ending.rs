@@ -284,5 +284,6 @@ impl Core {
                 worker.belief.prefill_us(uncached) + token_us * ended.output_tokens as f64;
             worker.belief.observe(whole, believed);
         }
+        self.workers.share_speed();
     }
 }

@@ -48,6 +48,29 @@ impl Fleet {
         self.place_of(id).map(|place| &mut self.workers[place])
     }
 
+    /// Workers that were never seen at work are believed to be off their tables as far as those that were: where a fleet is
+    /// faster than its tables, the first one seen would else look faster than all others, and get everything.
+    pub fn share_speed(&mut self) {
+        if self.workers.iter().all(|worker| worker.belief.is_settled()) {
+            return;
+        }
+        let seen = |worker: &&Worker| worker.belief.is_settled();
+        let scales = self
+            .workers
+            .iter()
+            .filter(seen)
+            .map(|worker| worker.belief.scale().ln());
+        let (number, sum) = scales.fold((0.0, 0.0), |(number, sum), scale| {
+            (number + 1.0, sum + scale)
+        });
+        if number > 0.0 {
+            let scale = f64::exp(sum / number);
+            for worker in &mut self.workers {
+                worker.belief.assume(scale);
+            }
+        }
+    }
+
     /// Where the worker with this id is in the list.
     pub fn place_of(&self, id: WorkerId) -> Option<Place> {
         self.ids.binary_search(&id).ok()

@@ -17,6 +17,9 @@ use crate::worker::Worker;
 /// A group's finish within this factor of the best one is as good: rank, or siblings, decide among such.
 const AS_GOOD: f64 = 1.05;
 
+/// Finishes within this factor are the same.
+const ALIKE: f64 = 1.01;
+
 /// Least share of its home's finish that a move has to gain: less is within the error of any estimate.
 const WORTH: f64 = 0.03;
 
@@ -144,14 +147,14 @@ fn first_home(scene: &Scene<'_>, ask: &Ask<'_>) -> Choice {
         return Choice::new(target, "rank");
     }
     let finish = |worker: &Worker| Crowd::of(worker).with(ask).finish_us(worker, scene.duty);
-    let mut best: Option<(f64, &Worker)> = None;
-    for worker in scene.candidates() {
-        let finish = finish(worker);
-        if best.is_none_or(|(least, _)| finish < least) {
-            best = Some((finish, worker));
-        }
-    }
-    let Some((least, best)) = best else {
+    let least = scene.candidates().map(finish).fold(f64::INFINITY, f64::min);
+    // At low load company costs nothing yet and all finish alike: the one with the least of it, or the first worker
+    // would take everybody.
+    let Some(best) = scene
+        .candidates()
+        .filter(|worker| finish(worker) <= ALIKE * least)
+        .min_by_key(|worker| worker.homed.len())
+    else {
         return Choice::new(least_candidate(scene, by_assigned), "least_assigned");
     };
     // Nothing tells siblings apart before their first step, and they share their first KV. Their ranks mean nothing yet.

@@ -75,6 +75,21 @@ fn at_zero_load_assigned_trajectories_decide() {
 }
 
 #[test]
+fn at_zero_load_a_fleet_that_is_faster_than_its_tables_is_used_as_a_whole() {
+    let mut driver = placed("by_rank", &[(1, 1, 64), (2, 1, 64), (3, 1, 64), (4, 1, 64)]);
+    let mut got = Vec::new();
+    for step in 1..=12 {
+        got.push(where_to(&mut driver, step, step));
+        // A hundredth of what the table says; each has ended before the next comes.
+        driver.advance_to(driver.now + 500);
+        driver.done(step, 4);
+        driver.advance_to(driver.now + 500);
+    }
+    got.sort_unstable();
+    assert_eq!(got, [1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 4]);
+}
+
+#[test]
 fn sticky_stays_until_its_worker_is_gone() {
     let mut driver = placed("sticky", &[(1, 1, 9), (2, 1, 9)]);
     assert_eq!(where_to(&mut driver, 1, 1), 1);
