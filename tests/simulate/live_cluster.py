@@ -148,6 +148,7 @@ class LiveCluster:
         ticket = self.driver.arrive(live, prompt_tokens=prompt, scan=SCAN, on_withdraw=lambda: None)
         if turn == 0:
             self._predict(trajectory, live)
+        self._mover.flush()
         decision = await ticket.decided()
         assert isinstance(decision, Dispatch)
         output = self.scripts[trajectory][3][turn][1]

@@ -5,6 +5,7 @@ takes its set-up and its tokens, then the target knows them and the source forge
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -42,6 +43,7 @@ class VirtualMover:
         self._last: dict[int, tuple[Generation, int]] = {}
         self._transfers: dict[int, _Transfer] = {}
         self._loop = asyncio.get_running_loop()
+        self._failed: deque[tuple[int, MigrationFailure]] = deque()
 
     def ran(self, live: LiveTrajectory, generation: Generation, shared: int) -> None:
         """The trajectory's latest step; its first ``shared`` tokens are siblings' too."""
@@ -50,14 +52,25 @@ class VirtualMover:
     def begin(self, action: Migrate, live: LiveTrajectory) -> None:
         failure = self._begin(action, live)
         if failure is not None:
-            self._loop.call_soon(self._driver.migration_failed, action.migration, failure)
+            self._report(action.migration, failure)
 
     def cancel(self, action: CancelMigration) -> None:
         transfer = self._transfers.pop(action.migration, None)
         if transfer is not None:
             transfer.timer.cancel()
             self._let_go(transfer)
-            self._loop.call_soon(self._driver.migration_failed, action.migration, "cancelled")
+            self._report(action.migration, "cancelled")
+
+    def flush(self) -> None:
+        """Tells the driver what has failed at once: after an arrival before the next of that moment, else
+        when all that ended at that moment has been told.
+        """
+        while self._failed:
+            self._driver.migration_failed(*self._failed.popleft())
+
+    def _report(self, migration: int, why: MigrationFailure) -> None:
+        self._failed.append((migration, why))
+        self._loop.call_soon(self.flush)
 
     def _begin(self, action: Migrate, live: LiveTrajectory) -> MigrationFailure | None:
         assert self._link is not None
@@ -89,6 +102,7 @@ class VirtualMover:
         self._moves[action.from_worker].drop(now, transfer.text, self._last[handle][1])
         self._catch_up(action)
         self._driver.migration_landed(migration, transfer.hold.shared)
+        self.flush()
 
     def _let_go(self, transfer: _Transfer) -> None:
         now = self._loop.time()
