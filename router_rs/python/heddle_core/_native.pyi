@@ -339,7 +339,7 @@ class IdentityBook:
     ) -> None:
         """Takes up a trajectory of an earlier process, the one seen longest ago first."""
     def memory(self, tenant: str, trajectory_id: str) -> str | None:
-        """What is remembered of its history, as text that `restore` takes in a process of the same release."""
+        """What is remembered of its history: text that `restore` takes in a process of the same release."""
     def keys_held(self) -> int:
         """Keys of the index: what bounds its memory."""
 
