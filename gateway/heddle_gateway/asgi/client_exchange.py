@@ -99,7 +99,10 @@ class ClientExchange:
         self._body: list[bytes] = [] if body is None else [body]
         self._size = 0
         self._waiter: asyncio.Future[None] | None = None
-        self._expects_continue = "expect" in headers and headers["expect"].lower() == "100-continue"
+        # HTTP/1.0 knows no answer before the answer.
+        self._expects_continue = (
+            "expect" in headers and headers["expect"].lower() == "100-continue" and not http_1_0
+        )
         self._held = b""
         self._chunked = not http_1_0
         self.path = path
@@ -126,8 +129,8 @@ class ClientExchange:
 
     def receive(self, part: bytes) -> None:
         """Bytes of the request's body."""
-        if self.response_complete:
-            return  # answered before it was read
+        if self.response_complete or not self.more_body:
+            return  # answered before it was read; or of the next one, behind a request to upgrade
         self._body.append(part)
         self._size += len(part)
         if self._size > BODY_HIGH_WATER:
@@ -214,7 +217,10 @@ class ClientExchange:
             self._complete()
 
     def _head(self, status: int, lines: bytes, framing: bytes) -> bytes:
-        # Nobody is told to go on any more.
+        # Nobody is told to go on any more. Who waited for that may send the body or the next request: what
+        # comes cannot be told apart, so nothing may.
+        if self._expects_continue and self.more_body:
+            self.keep_alive = False
         self._expects_continue = False
         return b"%b%b%b%b%b\r\n" % (
             STATUS_LINES[status],

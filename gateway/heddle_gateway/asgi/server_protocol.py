@@ -9,7 +9,8 @@ What differs from uvicorn besides:
 
 * A hang-up calls the exchange. For that the line is read on while a step runs: uvicorn stops at a body over
   64 KiB, and at a second request, until it is asked.
-* A request whose headers never end is cut off.
+* A request whose headers never end is cut off, or whose trailers or chunk extensions do not; no application
+  asks for trailers.
 * A request that asks for another protocol as well is served as it stands, with its body.
 * An idle connection is looked at by one timer, however many requests it has carried.
 
@@ -54,6 +55,8 @@ class GatewayProtocol(HttpToolsProtocol):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._door: Door = cast(Any, self.config.app).door
+        # Whatever is installed: there is no route for a WebSocket.
+        self.ws_protocol_class = None
         self._serving: Any = None
         # Of the exchanges, one after the other: a task for each would cost as much as reading its request.
         self.task: asyncio.Task[None] | None = None
@@ -107,11 +110,12 @@ class GatewayProtocol(HttpToolsProtocol):
             return
         except httptools.HttpParserUpgrade:
             self._serve_without_upgrade()
-        if self._in_headers:
-            # At most one read too many is counted: that in which the message began.
+        if self._in_message:
+            # At most one read too many is counted: that in which the message began, or its body went on.
             self._header_bytes += len(data)
             if self._header_bytes > MAX_HEADER_BYTES and not self.transport.is_closing():
-                self.transport.write(HEADERS_TOO_LARGE)
+                if self._in_headers:
+                    self.transport.write(HEADERS_TOO_LARGE)
                 self.transport.close()
 
     # ---------------------------------------------------------------- what the parser tells
@@ -119,11 +123,13 @@ class GatewayProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         self._in_message = True
         self._in_headers = True
+        self._header_bytes = 0
         self.url = b""
         self.headers = []
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self.headers.append((name.lower(), value))
+        if self._in_headers:
+            self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         self._in_headers = False
@@ -145,6 +151,7 @@ class GatewayProtocol(HttpToolsProtocol):
         self._read_on()
 
     def on_body(self, body: bytes) -> None:
+        self._header_bytes = 0
         cycle: Any = self.cycle
         if type(cycle) is ClientExchange:
             cycle.receive(body)
@@ -265,6 +272,7 @@ class GatewayProtocol(HttpToolsProtocol):
         stopped = sys.exception()
         assert isinstance(stopped, httptools.HttpParserUpgrade)
         self.cycle.keep_alive = False
+        self._in_message = True
         self.parser = httptools.HttpRequestParser(_BodyOnly(self))
         head = [b"POST / HTTP/1.1\r\n"]
         for name, value in self.headers:

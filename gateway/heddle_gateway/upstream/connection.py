@@ -195,7 +195,8 @@ class WorkerConnection(asyncio.Protocol):
             self._last_data_at = self._loop.time()
         try:
             parser.feed_data(data)
-        except httptools.HttpParserError as error:
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            # Or it speaks another protocol from here on, for which nobody asked.
             self._fail(WorkerLost(f"the worker's answer is not HTTP: {error}", answer_began=self.status != 0))
             assert self._transport is not None
             self._transport.abort()
@@ -204,8 +205,7 @@ class WorkerConnection(asyncio.Protocol):
         if self.state is ConnectionState.CLOSED:
             return
         if self.state is ConnectionState.ANSWERING and exc is None and self._ends_with_the_connection():
-            self._move(ConnectionState.COMPLETE)
-            self._wake()
+            self._complete()
         reason = str(exc) if exc is not None else "connection closed before the answer was whole"
         if self.state is ConnectionState.COMPLETE:
             # The answer is whole: it stays readable, only the connection cannot be used again.
@@ -228,6 +228,8 @@ class WorkerConnection(asyncio.Protocol):
             raise ValueError("a second answer to one request")
         assert self._parser is not None
         status = self._parser.get_status_code()
+        if status < 100:
+            raise ValueError("a status below 100")
         if status < 200:
             self.headers.clear()  # 100 Continue and its like announce the real answer
             return

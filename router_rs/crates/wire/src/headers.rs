@@ -93,8 +93,12 @@ pub fn forward_lines(headers: &[Header<'_>]) -> Vec<u8> {
 /// The worker's header lines that go to the client, without those of the names in `without`.
 pub fn answer_lines(headers: &[Header<'_>], without: &[&[u8]]) -> Vec<u8> {
     let mut lines = Vec::with_capacity(128);
+    let nominated = headers.iter().find(|(name, _)| *name == b"connection");
     for &(name, value) in headers {
-        if crosses_to_client(name) && !without.contains(&name) {
+        if crosses_to_client(name)
+            && !without.contains(&name)
+            && !nominated.is_some_and(|_| is_nominated(headers, name))
+        {
             push_line(&mut lines, name, value);
         }
     }
@@ -171,8 +175,10 @@ mod tests {
 
     #[test]
     fn of_an_answer_the_workers_framing_and_claims_stay_here() {
-        let headers: [Header<'_>; 5] = [
+        let headers: [Header<'_>; 7] = [
             (b"content-type", b"application/json"),
+            (b"connection", b"X-Hop, keep-alive"),
+            (b"x-hop", b"gone"),
             (b"server", b"uvicorn"),
             (b"x-heddle-worker", b"me"),
             (b"access-control-allow-origin", b"*"),

@@ -5,16 +5,19 @@
 //! be sure of what they take.
 
 use httparse::{EMPTY_HEADER, Request, Response, Status};
+use memchr::memchr_iter;
 
 use crate::headers::Header;
 
 const MAX_HEADERS: usize = 64;
 const MAX_NAME: usize = 64;
+// Below what the long way takes.
+const MAX_TARGET: usize = 8 * 1024;
 
 /// A whole POST with its body. Header names are as they came.
 #[derive(Debug)]
 pub struct PlainRequest<'a> {
-    /// The request's target.
+    /// The request's target: ASCII.
     pub target: &'a [u8],
     /// In the order they came.
     pub headers: LowerHeaders<'a>,
@@ -104,6 +107,11 @@ fn decimal(digits: &[u8]) -> Option<usize> {
     std::str::from_utf8(digits).ok()?.parse().ok()
 }
 
+/// `httparse` takes a line that ends in LF alone; another reader in front of us may take it for a part of the value.
+fn ends_lines_in_crlf(head: &[u8]) -> bool {
+    memchr_iter(b'\n', head).all(|at| at > 0 && head[at - 1] == b'\r')
+}
+
 /// A whole plain POST of HTTP/1.1, and nothing behind it.
 pub fn plain_request(data: &[u8]) -> Option<PlainRequest<'_>> {
     if !data.starts_with(b"POST /") {
@@ -117,12 +125,16 @@ pub fn plain_request(data: &[u8]) -> Option<PlainRequest<'_>> {
     if request.version != Some(1) {
         return None;
     }
+    let target = request.path?;
+    if !target.is_ascii() || target.len() > MAX_TARGET || !ends_lines_in_crlf(&data[..head]) {
+        return None;
+    }
     let length = plain_length(request.headers, 1)?;
     if data.len() - head != length {
         return None;
     }
     Some(PlainRequest {
-        target: request.path?.as_bytes(),
+        target: target.as_bytes(),
         headers: LowerHeaders::of(request.headers),
         body: &data[head..],
     })
@@ -140,7 +152,7 @@ pub fn plain_answer(data: &[u8]) -> Option<PlainAnswer<'_>> {
         return None;
     }
     let length = plain_length(response.headers, 0)?;
-    if data.len() - head != length {
+    if data.len() - head != length || !ends_lines_in_crlf(&data[..head]) {
         return None;
     }
     Some(PlainAnswer {
@@ -182,6 +194,8 @@ mod tests {
             "Content-Length: 2\r\nConnection: close\r\n\r\nhi",
             "Content-Length: 2\r\nHost: second\r\n\r\nhi",
             "Content-Length: 2\r\nX-Folded: a\r\n b\r\n\r\nhi",
+            "Content-Length: 2\r\nX-Bare: a\nX-Heddle-Group: b\r\n\r\nhi",
+            "Content-Length: 2\r\n\nhi",
             "\r\nhi",
             "Content-Length: 2\r\n",
         ] {
@@ -193,6 +207,11 @@ mod tests {
             "POST / HTTP/1.0\r\nHost: h\r\nContent-Length: 0\r\n\r\n",
             "POST / HTTP/1.1\r\nContent-Length: 0\r\n\r\n",
             "POST http://elsewhere/ HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\n\r\n",
+            "POST /t/caf\u{e9}/v1 HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\n\r\n",
+            &format!(
+                "POST /{} HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\n\r\n",
+                "a".repeat(MAX_TARGET)
+            ),
             "",
         ] {
             assert!(plain_request(data.as_bytes()).is_none(), "{data}");
@@ -225,6 +244,7 @@ mod tests {
             "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n",
             "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
             "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\nHTTP/1.1 200 OK\r\n",
+            "HTTP/1.1 200 OK\r\nX-Bare: a\nContent-Length: 0\r\n\r\n",
         ] {
             assert!(plain_answer(other.as_bytes()).is_none(), "{other}");
         }
