@@ -2,6 +2,7 @@
 
 import gzip
 import zlib
+from random import Random
 from typing import Any
 
 import pytest
@@ -69,6 +70,22 @@ async def test_a_coded_body_is_decoded(coding, pack) -> None:
 async def test_a_body_of_several_members_is_one_body(coding, pack) -> None:
     data = pack(TEXT) + pack(b"more")
     assert await read_body(body_of(data), {"content-encoding": coding}, LIMIT) == TEXT + b"more"
+
+
+@pytest.mark.parametrize(("coding", "pack"), [("gzip", gzip.compress), ("zstd", zstandard.compress)])
+async def test_members_may_end_anywhere_in_what_is_decoded_at_once(coding, pack) -> None:
+    texts = [Random(size).randbytes(size) for size in (1, 1023, 65_515, 70_000, 0, 200_000, 5)]
+    body = b"".join(pack(text) for text in texts)
+    assert await read_body(body_of(body), {"content-encoding": coding}, 10 * LIMIT) == b"".join(texts)
+
+
+@pytest.mark.parametrize(("coding", "pack"), [("gzip", gzip.compress), ("zstd", zstandard.compress)])
+async def test_thousands_of_empty_members_are_refused(coding, pack) -> None:
+    """Each takes a decoder of its own: a megabyte of them held the event loop or the GIL for seconds."""
+    headers = {"content-encoding": coding}
+    assert await read_body(body_of(pack(b"") * 1024), headers, LIMIT) == b""
+    error = await refusal(body_of(pack(b"") * 1025), headers)
+    assert (error.status, error.param) == (400, "content-encoding")
 
 
 async def test_two_codings_are_undone_from_the_last() -> None:

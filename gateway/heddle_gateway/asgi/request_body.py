@@ -24,6 +24,10 @@ _THREAD_ABOVE: Final = 256 * 1024
 # zstd has no bound on what a call puts out. Its best case is a 128 KiB block from 4 bytes, so 1 KiB gives at
 # most 32 MiB before the limit is looked at again.
 _ZSTD_PIECE: Final = 1024
+# zlib copies what lies behind a member's end.
+_ZLIB_PIECE: Final = 64 * 1024
+# A member or frame may be ten bytes, and takes a decoder of its own all the same.
+_MAX_MEMBERS: Final = 1024
 
 
 class ClientError(Exception):
@@ -109,33 +113,46 @@ def _inflate_deflate(data: bytes, limit: int) -> bytes:
 def _inflate(data: bytes, limit: int, wbits: int, coding: str) -> bytes:
     parts: list[bytes] = []
     room = limit
-    while True:
-        member = zlib.decompressobj(wbits)
-        try:
-            part = member.decompress(data, room + 1)
-        except zlib.error as error:
-            raise _damaged(coding) from error
-        if len(part) > room:
-            raise _too_large(limit)
-        if not member.eof:
-            raise _damaged(coding)
-        room -= len(part)
-        parts.append(part)
-        data = member.unused_data
-        # A gzip body may be several members in a row.
-        if not data or wbits <= zlib.MAX_WBITS:
-            return b"".join(parts)
+    member = zlib.decompressobj(wbits)
+    members = 1
+    for start in range(0, len(data), _ZLIB_PIECE):
+        piece = data[start : start + _ZLIB_PIECE]
+        while piece:
+            if member.eof:
+                # A gzip body may be several members in a row.
+                if wbits <= zlib.MAX_WBITS:
+                    return b"".join(parts)
+                members += 1
+                if members > _MAX_MEMBERS:
+                    raise _too_many_members(coding)
+                member = zlib.decompressobj(wbits)
+            try:
+                part = member.decompress(piece, room + 1)
+            except zlib.error as error:
+                raise _damaged(coding) from error
+            if len(part) > room:
+                raise _too_large(limit)
+            room -= len(part)
+            parts.append(part)
+            piece = member.unused_data
+    if not member.eof:
+        raise _damaged(coding)
+    return b"".join(parts)
 
 
 def _unzstd(data: bytes, limit: int) -> bytes:
     parts: list[bytes] = []
     size = 0
     frame = zstandard.ZstdDecompressor().decompressobj()
+    frames = 1
     fed = False
     for start in range(0, len(data), _ZSTD_PIECE):
         piece = data[start : start + _ZSTD_PIECE]
         while piece:
             if frame.eof:
+                frames += 1
+                if frames > _MAX_MEMBERS:
+                    raise _too_many_members("zstd")
                 frame = zstandard.ZstdDecompressor().decompressobj()
             try:
                 part = frame.decompress(piece)
@@ -162,6 +179,14 @@ _DECODERS: Final[Mapping[str, Callable[[bytes, int], bytes]]] = {
 
 def _too_large(limit: int) -> ClientError:
     return ClientError(413, f"The request body is larger than {limit} bytes.")
+
+
+def _too_many_members(coding: str) -> ClientError:
+    return ClientError(
+        400,
+        f"The request body has more than {_MAX_MEMBERS} {coding} members; compress it as one.",
+        param="content-encoding",
+    )
 
 
 def _damaged(coding: str) -> ClientError:
