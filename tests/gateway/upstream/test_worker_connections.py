@@ -250,6 +250,26 @@ async def test_a_body_without_length_ends_with_the_connection(upstream: Upstream
     assert upstream.connections() == {worker.url: (0, 0)}
 
 
+async def test_an_answer_that_ended_with_its_connection_is_whole_however_late_it_is_read(
+    worker: Any, until: Until
+) -> None:
+    async def script(request: Any, line: Any) -> None:
+        await line.send(b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\n\r\nall there is")
+        line.writer.close()
+
+    worker.script = script
+    upstream = Upstream(PoolLimits(idle_timeout_s=0.05))
+    exchange = await upstream.open(Endpoint(worker.url), CHAT, HEADERS, b"{}", whole=False)
+    await until(lambda: worker.open_lines == 0)
+    loop = asyncio.get_running_loop()
+    silence_is_over = asyncio.Event()
+    loop.call_later(0.2, silence_is_over.set)
+    await silence_is_over.wait()
+    assert await exchange.read_rest(100) == b"all there is"
+    exchange.close()
+    upstream.close()
+
+
 async def test_bytes_behind_an_answer_close_the_connection(
     upstream: Upstream, worker: Any, until: Until
 ) -> None:
