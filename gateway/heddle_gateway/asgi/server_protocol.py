@@ -18,7 +18,6 @@ Invariant: to an application that knows nothing of it, this is uvicorn's protoco
 """
 
 import asyncio
-import sys
 from collections.abc import Mapping
 from typing import Any, Final, Protocol, cast
 
@@ -100,7 +99,6 @@ class GatewayProtocol(HttpToolsProtocol):
                 if exchange is not None:
                     self._begin(exchange)
                     return
-        self._received = data
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserError:
@@ -108,8 +106,8 @@ class GatewayProtocol(HttpToolsProtocol):
             self.logger.warning(message)
             self.send_400_response(message)
             return
-        except httptools.HttpParserUpgrade:
-            self._serve_without_upgrade()
+        except httptools.HttpParserUpgrade as stopped:
+            self._serve_without_upgrade(data[stopped.args[0] :])
         if self._in_message:
             # At most one read too many is counted: that in which the message began, or its body went on.
             self._header_bytes += len(data)
@@ -264,13 +262,11 @@ class GatewayProtocol(HttpToolsProtocol):
         if self.flow.read_paused and len(self.pipeline) <= MAX_WAITING_REQUESTS:
             self.flow.resume_reading()
 
-    def _serve_without_upgrade(self) -> None:
+    def _serve_without_upgrade(self, rest: bytes) -> None:
         """Java's HTTP client asks for HTTP/2 (h2c) along with each request. An upgrade may be ignored (RFC
         9110, 7.8), but the parser stops behind the headers: another one reads the body, and the connection
-        ends with it.
+        ends with it. ``rest``: of this read, behind the headers.
         """
-        stopped = sys.exception()
-        assert isinstance(stopped, httptools.HttpParserUpgrade)
         self.cycle.keep_alive = False
         self._in_message = True
         self.parser = httptools.HttpRequestParser(_BodyOnly(self))
@@ -278,7 +274,7 @@ class GatewayProtocol(HttpToolsProtocol):
         for name, value in self.headers:
             if name in (b"content-length", b"transfer-encoding"):
                 head += (name, b": ", value, b"\r\n")
-        self.data_received(b"".join((*head, b"\r\n", self._received[stopped.args[0] :])))
+        self.data_received(b"".join((*head, b"\r\n", rest)))
 
 
 class _BodyOnly:

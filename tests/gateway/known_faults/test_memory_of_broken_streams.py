@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from heddle_gateway.asgi.server_protocol import GatewayProtocol
 
 # More than the buffers of two sockets, of the gateway and of its connections take.
 STREAM = 40_000_000
@@ -52,6 +53,24 @@ async def test_a_client_that_reads_nothing_and_leaves_takes_its_buffers_along(
             line.leave()
             await until(gateway.at_rest, "the step to end")
     assert left == []
+
+
+async def test_an_idle_connection_keeps_nothing_of_the_body_it_carried(
+    new_gateway: Any, worker: Any, connect: Any, make_request: Any, chat_body: Any
+) -> None:
+    gateway = await new_gateway(worker, policy={"admission": "unlimited"})
+    line = await connect(gateway.url)
+    await line.send(make_request(chat_body("x" * 1_000_000)))
+    assert (await line.answer())[0] == 200
+    ours = [one for one in gc.get_objects() if type(one) is GatewayProtocol]
+    assert ours
+    kept = {
+        name
+        for one in ours
+        for name, value in vars(one).items()
+        if type(value) is bytes and len(value) > 9999
+    }
+    assert kept == set()
 
 
 @pytest.mark.parametrize("stream", [False, True])
