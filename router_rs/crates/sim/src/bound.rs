@@ -27,10 +27,11 @@ impl Bound {
     }
 }
 
-/// Seconds of a trajectory alone on a worker, its start and tools included, with its own KV all the time.
-pub fn alone_s(script: &Script, costs: &Costs) -> f64 {
+/// Seconds of a trajectory alone on a worker, its start and tools included, with its own KV all the time. `known`:
+/// tokens of its prompt that a sibling may have computed before.
+pub fn alone_s(script: &Script, costs: &Costs, known: u64) -> f64 {
     let mut seconds = script.start_s + script.tool_s();
-    let mut computed = 0;
+    let mut computed = known.min(script.prompt.saturating_sub(1));
     for (turn, prompt) in script.turns.iter().zip(script.prompts()) {
         seconds += costs.prefill_s([(prompt - computed, computed)].into_iter());
         seconds += decode_alone_s(costs, prompt, turn.output);
@@ -122,11 +123,24 @@ pub fn lower_bound(
         .filter(|(degree, _)| **degree <= gpus)
         .map(|(degree, truth)| (*degree, truth, truth.costs.slowed(slowdown)))
         .collect();
-    let fastest = |script: &Script| {
-        let all = allowed.iter().map(|(_, _, costs)| alone_s(script, costs));
+    let mut members = BTreeMap::new();
+    for group in workload.scripts().iter().filter_map(|script| script.group) {
+        *members.entry(group).or_insert(0) += 1;
+    }
+    let fastest = |(index, script): (usize, &Script)| {
+        let has_siblings = script.group.is_some_and(|group| members[&group] > 1);
+        let known = if has_siblings {
+            workload.shared_prompt(index)
+        } else {
+            0
+        };
+        let all = allowed
+            .iter()
+            .map(|(_, _, costs)| alone_s(script, costs, known));
         all.fold(f64::INFINITY, f64::min)
     };
-    let longest = workload.scripts().iter().map(fastest).fold(0.0, f64::max);
+    let scripts = workload.scripts().iter().enumerate();
+    let longest = scripts.map(fastest).fold(0.0, f64::max);
     let rates = allowed
         .iter()
         .map(|(degree, truth, costs)| Rates::of(*degree, truth, costs))

@@ -121,7 +121,7 @@ fn the_bound_is_the_longest_alone_or_all_work_over_all_throughput() {
     let bound = lower_bound(&many, &spec.truth, 2, 1.0);
     close(
         bound.longest_alone_s,
-        alone_s(&many.scripts()[0], &costs()),
+        alone_s(&many.scripts()[0], &costs(), 0),
         1,
     );
     // Best of 8 slots: 17 ms for 8 tokens; each token also reads its context; each prompt is prefilled.
