@@ -1,12 +1,14 @@
 """Bodies are collected and decoded within bounds, and refused by type."""
 
 import gzip
+import threading
 import zlib
 from random import Random
 from typing import Any
 
 import pytest
 import zstandard
+from heddle_gateway.asgi import request_body
 from heddle_gateway.asgi.request_body import ClientError, ClientLeft, NextPart, read_body
 
 LIMIT = 100_000
@@ -125,6 +127,25 @@ async def test_a_large_body_is_decoded_beside_the_event_loop() -> None:
     noise = bytes(range(256)) * 4000
     data = zlib.compress(noise, level=0)
     assert await read_body(body_of(data), {"content-encoding": "deflate"}, 2_000_000) == noise
+
+
+@pytest.mark.parametrize(("coding", "pack"), [("gzip", gzip.compress), ("zstd", zstandard.compress)])
+@pytest.mark.parametrize(("size", "beside"), [(4_000_000, False), (5_000_000, True)])
+async def test_a_small_body_that_unfolds_to_much_is_decoded_beside_the_event_loop(
+    monkeypatch, coding, pack, size, beside
+) -> None:
+    decode = request_body._DECODERS[coding]
+    threads = []
+
+    def watched(data: bytes, limit: int) -> bytes:
+        found = decode(data, limit)
+        threads.append(threading.current_thread())
+        return found
+
+    monkeypatch.setitem(request_body._DECODERS, coding, watched)
+    text = b"a" * size
+    assert await read_body(body_of(pack(text)), {"content-encoding": coding}, 10_000_000) == text
+    assert [thread is not threading.main_thread() for thread in threads] == [beside]
 
 
 async def test_a_body_too_large_is_refused_by_its_declared_length_alone() -> None:

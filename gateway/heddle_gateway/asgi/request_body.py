@@ -21,6 +21,8 @@ DEFAULT_LIMIT: Final = 256 * 1024 * 1024
 # Above this many received bytes decoding would hold the event loop for longer than other requests should
 # wait.
 _THREAD_ABOVE: Final = 256 * 1024
+# A few KiB may unfold to as much as the limit allows: above this it is begun anew, beside the loop.
+_THREAD_ABOVE_DECODED: Final = 4 * 1024 * 1024
 # zstd has no bound on what a call puts out. Its best case is a 128 KiB block from 4 bytes, so 1 KiB gives at
 # most 32 MiB before the limit is looked at again.
 _ZSTD_PIECE: Final = 1024
@@ -61,11 +63,18 @@ async def read_body(next_part: NextPart, headers: Mapping[str, str], limit: int 
     elif len(body) > limit:
         raise _too_large(limit)
     for coding in reversed(codings):
-        if len(body) > _THREAD_ABOVE:
-            body = await asyncio.to_thread(_DECODERS[coding], body, limit)
-        else:
-            body = _DECODERS[coding](body, limit)
+        body = await _decoded(body, _DECODERS[coding], limit)
     return body
+
+
+async def _decoded(body: bytes, decode: Callable[[bytes, int], bytes], limit: int) -> bytes:
+    if len(body) <= _THREAD_ABOVE:
+        try:
+            return decode(body, min(limit, _THREAD_ABOVE_DECODED))
+        except ClientError as error:
+            if error.status != 413 or limit <= _THREAD_ABOVE_DECODED:
+                raise
+    return await asyncio.to_thread(decode, body, limit)
 
 
 async def _collect(first: bytes, next_part: NextPart, limit: int) -> bytes:
