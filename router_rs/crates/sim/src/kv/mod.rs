@@ -269,7 +269,8 @@ impl Pool {
                 // It is offered again when it becomes free.
                 continue;
             }
-            if run.last_used != used {
+            if run.last_used != used || run.tokens == 0 {
+                // Used since, or emptied since by other ways: offered anew, or forgotten.
                 self.offer(owner);
                 continue;
             }

@@ -71,6 +71,25 @@ mod tests {
     }
 
     #[test]
+    fn what_was_given_up_while_up_for_eviction_is_evicted_once() {
+        let mut pool = Pool::new(400);
+        for trajectory in [1, 2] {
+            let mut hold = pool.open(&path(trajectory), 149);
+            assert!(pool.grow(&mut hold, 150));
+            pool.close(&path(trajectory), hold, Some(150));
+        }
+        pool.give_up(&path(1));
+        let used = pool.open(&path(3), 350);
+        assert_eq!(used.known, 100);
+        let mut used = used;
+        assert!(
+            pool.grow(&mut used, 400),
+            "of both, all but the prompt goes"
+        );
+        assert_eq!((pool.free(), pool.audit()), (0, vec![]));
+    }
+
+    #[test]
     fn room_is_made_of_what_nobody_uses_and_of_nothing_else() {
         let mut pool = Pool::new(200);
         let mut used = pool.open(&path(1), 149);
