@@ -11,6 +11,7 @@ What differs from uvicorn besides:
   64 KiB, and at a second request, until it is asked.
 * A request whose headers never end is cut off, or whose trailers or chunk extensions do not; no application
   asks for trailers.
+* What is no HTTP is not told so (400, 431) in the middle of another answer.
 * A request that asks for another protocol as well is served as it stands, with its body.
 * An idle connection is looked at by one timer, however many requests it has carried.
 
@@ -104,7 +105,9 @@ class GatewayProtocol(HttpToolsProtocol):
         except httptools.HttpParserError:
             message = "Invalid HTTP request received."
             self.logger.warning(message)
-            self.send_400_response(message)
+            if self._may_refuse():
+                self.send_400_response(message)
+            self.transport.close()
             return
         except httptools.HttpParserUpgrade as stopped:
             self._serve_without_upgrade(data[stopped.args[0] :])
@@ -112,9 +115,18 @@ class GatewayProtocol(HttpToolsProtocol):
             # At most one read too many is counted: that in which the message began, or its body went on.
             self._header_bytes += len(data)
             if self._header_bytes > MAX_HEADER_BYTES and not self.transport.is_closing():
-                if self._in_headers:
+                if self._in_headers and self._may_refuse():
                     self.transport.write(HEADERS_TOO_LARGE)
                 self.transport.close()
+
+    def _may_refuse(self) -> bool:
+        """Whether what is written now begins an answer, and does not end up within one."""
+        serving: Any = self._serving
+        if serving is None or serving.response_complete:
+            return True
+        if type(serving) is ClientExchange:
+            return serving.status is None
+        return not serving.response_started
 
     # ---------------------------------------------------------------- what the parser tells
 

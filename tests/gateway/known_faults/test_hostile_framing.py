@@ -141,6 +141,36 @@ async def test_a_websocket_is_not_opened_and_the_request_is_answered(
     assert (await client.answer())[0] == status
 
 
+@pytest.mark.parametrize(
+    "noise", [b"\x00\x01\r\n\r\n", b"POST / HTTP/1.1\r\nx: " + b"a" * 1_000_000], ids=["400", "431"]
+)
+async def test_what_is_no_http_is_not_answered_in_the_middle_of_a_stream(
+    gateway: Any, worker: Any, connect: Any, make_request: Any, chat_body: Any, noise: bytes
+) -> None:
+    async def script(request: Any, line: Any) -> None:
+        await line.begin_stream()
+        await line.chat_event({"content": "a"})
+        await request.client_left.wait()
+
+    worker.script = script
+    client = await connect(gateway.url)
+    await client.send(make_request(chat_body(stream=True)))
+    async with asyncio.timeout(10):
+        await client.reader.readuntil(b"}\n\n\r\n")
+    with contextlib.suppress(ConnectionError):
+        await client.send(noise)
+    assert await rest_of(client) == b""
+
+
+@pytest.mark.parametrize("path", [PATH, "/v1/models"])
+async def test_a_body_that_is_no_chunked_one_is_a_bad_request(gateway: Any, connect: Any, path: str) -> None:
+    client = await connect(gateway.url)
+    await client.send(
+        b"POST %b HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\nnone\r\n" % path.encode()
+    )
+    assert (await rest_of(client)).startswith(b"HTTP/1.1 400 ")
+
+
 # ------------------------------------------------------------------ the worker's line
 
 
