@@ -60,6 +60,14 @@ def test_a_trajectory_is_shown_with_its_steps(admin: Any) -> None:
     assert [step["step"] for step in detail["steps"]["items"]] == [0, 1, 2]
 
 
+def test_moves_of_kv_are_listed_and_a_refused_one_says_why(admin: Any, heddle: Any, gateway: str) -> None:
+    assert admin("migrations", "ls").split()[:4] == ["id", "trajectory", "from", "to"]
+    assert json.loads(admin("migrations", "ls", "--trajectory", "live/1", "--json")) == {"items": []}
+    refused = heddle("migrations", "ask", "live/1", "nowhere", *KEY, HEDDLE_GATEWAY=gateway)
+    assert refused.returncode != 0
+    assert "no worker 'nowhere'" in refused.stderr
+
+
 def test_a_live_trajectory_is_finished_once(admin: Any, heddle: Any, gateway: str) -> None:
     assert admin("trajectories", "finish", "live/1") == "live/1 is finished\n"
     again = heddle("trajectories", "finish", "live/1", "--gateway", gateway, *KEY)
@@ -140,11 +148,3 @@ def test_an_unknown_trajectory_ends_with_1(heddle: Any, gateway: str) -> None:
     done = heddle("trajectories", "show", "nobody/at all", "--gateway", gateway, *KEY)
     assert (done.returncode, done.stdout) == (1, "")
     assert "no trajectory 'nobody/at all'" in done.stderr
-
-
-def test_moves_of_kv_are_listed_and_a_refused_one_says_why(admin: Any, heddle: Any, gateway: str) -> None:
-    assert admin("migrations", "ls").split()[:4] == ["id", "trajectory", "from", "to"]
-    assert json.loads(admin("migrations", "ls", "--trajectory", "live/1", "--json")) == {"items": []}
-    refused = heddle("migrations", "ask", "live/1", "nowhere", *KEY, HEDDLE_GATEWAY=gateway)
-    assert refused.returncode != 0
-    assert "no worker 'nowhere'" in refused.stderr
