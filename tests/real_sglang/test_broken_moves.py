@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from .road import road_to
-from .workers import PAGE, Answer, Worker, assert_same_answer, client, wait_until
+from .workers import PAGE, Answer, Worker, assert_same_answer, wait_until
 
 NewTokens = Callable[[int], list[int]]
 
@@ -111,10 +111,8 @@ def test_weights_without_a_new_name_get_one(
 ) -> None:
     """Else pages of the old weights would be taken for pages of the new."""
     base = worker_a.handshake()["namespace"]["weight_version"]
-    body = {"model_path": str(worker_a.venv / "tiny")}
     for worker in (worker_a, worker_b):
-        with client(worker.url) as http:
-            assert http.post("/update_weights_from_disk", json=body).json()["success"]
+        worker.update_weights(None)
         assert worker.handshake()["namespace"]["weight_version"] == f"{base}+1"
     answer = worker_a.generate(new_tokens(LENGTH), NEW)
     wait_until(lambda: worker_a.residency(answer.tokens)["store"] == PAGES, "the pages in the store of A")

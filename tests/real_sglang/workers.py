@@ -200,11 +200,26 @@ class Worker:
         load = self.loads()
         return load["num_running_reqs"] == load["num_waiting_reqs"] == 0
 
-    def update_weights(self, version: str) -> None:
-        body = {"model_path": str(self.venv / "tiny"), "weight_version": version}
+    def rest(self) -> None:
+        """Until the batch of a step that was just answered is cleared away: SGLang refuses new weights before.
+        Empties its cache.
+        """
+
+        def has_flushed() -> bool:
+            with client(self.url) as http:
+                return http.post("/flush_cache").is_success
+
+        wait_until(has_flushed, f"{self.name} at rest")
+
+    def update_weights(self, version: str | None) -> None:
+        """``version`` None: the weights get no name."""
+        self.rest()
+        body = {"model_path": str(self.venv / "tiny")} | ({"weight_version": version} if version else {})
         with client(self.url) as http:
-            said = http.post("/update_weights_from_disk", json=body).raise_for_status().json()
+            said = http.post("/update_weights_from_disk", json=body).json()
         assert said["success"], said
+        if version is None:
+            return
         wait_until(
             lambda: (self.handshake()["namespace"] or {}).get("weight_version") == version,
             f"weights {version} in the handshake of {self.name}",
