@@ -201,7 +201,7 @@ class Worker:
         return load["num_running_reqs"] == load["num_waiting_reqs"] == 0
 
     def rest(self) -> None:
-        """Until the batch of a step that was just answered is cleared away: SGLang refuses new weights before.
+        """Until the batch of a step that was just answered is cleared away; SGLang takes no weights before.
         Empties its cache.
         """
 
