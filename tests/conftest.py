@@ -11,9 +11,11 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -138,41 +140,43 @@ def service_folder() -> Iterator[Path]:
         yield Path(folder)
 
 
+_Server = TypeVar("_Server", bound=ServerProcess)
+
+
+@contextmanager
+def _running(kind: Callable[[Path], _Server], parent: Path) -> Iterator[_Server]:
+    """A server of this kind in a folder of its own below ``parent``."""
+    server = kind(Path(tempfile.mkdtemp(dir=parent)))
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
 @pytest.fixture(scope="session")
 def postgresql(service_folder: Path) -> Iterator[PostgreSQL]:
     """One server for all tests; each takes a ``new_database()``."""
-    folder = service_folder / "postgresql"
-    folder.mkdir()
-    server = PostgreSQL(folder)
-    server.start()
-    yield server
-    server.stop()
+    with _running(PostgreSQL, service_folder) as server:
+        yield server
 
 
 @pytest.fixture
 def own_postgresql(service_folder: Path) -> Iterator[PostgreSQL]:
     """A server that the test may stop and start."""
-    server = PostgreSQL(Path(tempfile.mkdtemp(prefix="postgresql-", dir=service_folder)))
-    server.start()
-    yield server
-    server.stop()
+    with _running(PostgreSQL, service_folder) as server:
+        yield server
 
 
 @pytest.fixture(scope="session")
 def redis_server(service_folder: Path) -> Iterator[Redis]:
     """One server for all tests; each uses keys of its own."""
-    folder = service_folder / "redis"
-    folder.mkdir()
-    server = Redis(folder)
-    server.start()
-    yield server
-    server.stop()
+    with _running(Redis, service_folder) as server:
+        yield server
 
 
 @pytest.fixture
 def own_redis(service_folder: Path) -> Iterator[Redis]:
     """A server that the test may stop and start; it comes back empty."""
-    server = Redis(Path(tempfile.mkdtemp(prefix="redis-", dir=service_folder)))
-    server.start()
-    yield server
-    server.stop()
+    with _running(Redis, service_folder) as server:
+        yield server
