@@ -26,7 +26,8 @@ class Move(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    id: int
+    id: int = Field(description="Counted from 1 by each process of the gateway.")
+    process: str = Field(default="", description="Names that process: with the id it names the move.")
     trajectory_id: str
     tenant: str
     from_worker: str
@@ -40,12 +41,45 @@ class Move(BaseModel):
     step_waited: bool = Field(default=False, description="A step came before it had landed, and waited.")
     fault: str | None = Field(default=None, description="Why it did not land, where it did not.")
     detail: str = Field(default="", description="The fault in words, as the worker's shim put them.")
+    ended_at: float | None = Field(
+        default=None, description="Seconds of the Unix epoch; None while it is under way."
+    )
+
+
+class MoveFilter(BaseModel):
+    """Which moves are listed; a field that is None lets all pass."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    trajectory_id: str | None = None
+    tenant: str | None = None
+    worker: str | None = Field(default=None, description="Name of its source or its target.")
+    state: MoveState | None = None
+    asked_by: Literal["policy", "operator"] | None = None
+    since: float | None = Field(default=None, description="Ended since then, seconds of the Unix epoch.")
+
+    def takes(self, move: Move) -> bool:
+        """Whether a move is listed. One under way has not ended, so it is since any time."""
+        return (
+            self.trajectory_id in (None, move.trajectory_id)
+            and self.tenant in (None, move.tenant)
+            and self.worker in (None, move.from_worker, move.to_worker)
+            and self.state in (None, move.state)
+            and self.asked_by in (None, move.asked_by)
+            and (self.since is None or move.ended_at is None or move.ended_at >= self.since)
+        )
 
 
 class MoveList(BaseModel):
     """Moves that have not ended, oldest first, then those that have, newest first."""
 
     items: list[Move]
+    next_cursor: str | None = Field(default=None, description="Send it as cursor for the next page.")
+    history: str | None = Field(
+        default=None,
+        description="Why older ones are missing: history cannot be read, and only this process's last"
+        " thousand are shown. None where nothing is missing.",
+    )
 
 
 class MoveAsk(BaseModel):

@@ -18,6 +18,7 @@ MAX_LENGTHS = 100_000
 Length = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 SolverName = Literal["dp", "anneal", "exact"]
 CostName = Literal["size_only", "simulated"]
+ActivatedBy = Literal["operator", "planner"]
 
 
 class _Contract(BaseModel):
@@ -246,6 +247,8 @@ class Plan(_Contract):
     live: bool = Field(description="Made for the live trajectories and workers; else for given lengths.")
     made_at: float
     expires_at: float
+    activated_at: float | None = Field(default=None, description="When it was put in force last.")
+    activated_by: ActivatedBy | None = None
     inputs_digest: str = Field(description="Equal inputs have equal digests.")
     trajectories: int
     gpus: int
@@ -273,12 +276,38 @@ class Plan(_Contract):
     )
 
 
+class PlanFilter(_Contract):
+    """Which plans are listed; a field that is None lets all pass."""
+
+    reason: PlanReason | None = None
+    making: PlanMaking | None = None
+    live: bool | None = None
+    activated: bool | None = Field(default=None, description="Whether it was ever in force.")
+    since: float | None = Field(default=None, description="Made since then, seconds of the Unix epoch.")
+
+    def takes(self, plan: Plan) -> bool:
+        """Whether a plan is listed."""
+        return (
+            self.reason in (None, plan.reason)
+            and self.making in (None, plan.making)
+            and self.live in (None, plan.live)
+            and self.activated in (None, plan.activated_at is not None)
+            and (self.since is None or plan.made_at >= self.since)
+        )
+
+
 class PlanList(_Contract):
     """Kept plans, newest first, without their members."""
 
     items: tuple[Plan, ...]
     current: int | None = Field(default=None, description="Version in force.")
     planner: str = Field(description="How the planner is: absent, ready, slow, away, nonsense.")
+    next_cursor: str | None = Field(default=None, description="Send it as cursor for the next page.")
+    history: str | None = Field(
+        default=None,
+        description="Why older ones are missing: history cannot be read, and only those in this process's"
+        " memory are shown. None where nothing is missing.",
+    )
 
 
 class ShareExplained(_Contract):

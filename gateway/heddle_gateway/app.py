@@ -47,6 +47,8 @@ from heddle_gateway.settings import Settings, WorkerSetting
 from heddle_gateway.shared_state import SharedState
 from heddle_gateway.store.engine import StoreError, open_engine
 from heddle_gateway.store.history_reader import HistoryReader
+from heddle_gateway.store.move_history import MoveHistory
+from heddle_gateway.store.plan_history import PlanHistory
 from heddle_gateway.store.step_writer import StepWriter
 from heddle_gateway.telemetry.history import HistoryLimits, HistoryWriter
 from heddle_gateway.telemetry.live_mirror import MirrorStats
@@ -148,7 +150,9 @@ def create_app(settings: Settings) -> HeddleApp:
             raise StartError(f"workers: {error}") from error
     started_at = time.time()
     book = TrajectoryBook(capacity=settings.max_trajectories, session_headers=settings.session_headers)
-    history = HistoryWriter(StepWriter(engine), HistoryLimits(spill_folder=settings.history_spill))
+    history = HistoryWriter(
+        StepWriter(engine, settings.namespace), HistoryLimits(spill_folder=settings.history_spill)
+    )
 
     def forget(live: LiveTrajectory, reason: str) -> None:
         book.forget(live.tenant, live.trajectory_id)
@@ -169,12 +173,12 @@ def create_app(settings: Settings) -> HeddleApp:
         on_first_step=planning.first_step,
     )
     try:
-        planning.open(driver)
+        planning.open(driver, history.put, PlanHistory(engine, settings.namespace))
     except ValueError as error:
         raise StartError(f"planner: {error}") from error
     events = WorkerEvents(driver)
     events.on_changed = planning.workers_changed
-    moving = events.moving = MovingKv(driver, events.name)
+    moving = events.moving = MovingKv(driver, events.name, history.put)
     shared = _shared_state(settings, book, driver, events.name)
     fleet = Fleet(events, driver.live_steps_on, FleetTuning(allowed_hosts=settings.worker_hosts))
     upstream = Upstream(
@@ -256,7 +260,9 @@ def create_app(settings: Settings) -> HeddleApp:
     )
     for router in planning.routers(listing):
         app.include_router(router)
-    app.include_router(migrations_router(MigrationDeps(driver, moving.moves, fleet.list)))
+    app.include_router(
+        migrations_router(MigrationDeps(driver, moving.moves, MoveHistory(engine), fleet.list))
+    )
     registry = RegistryDeps(fleet=fleet, live=FrameworkView(steps.running, driver))
     app.include_router(registry_router(registry))
     app.include_router(session_router(registry))
@@ -277,6 +283,7 @@ def _lifespan(gateway: Gateway, dispose: Callable[[], Awaitable[None]]) -> Any:
             await gateway.shared.take_up(gateway.settings.max_trajectories)
             gateway.shared.start()
         await _take_up_the_past(gateway.past, gateway.book, gateway.settings.max_trajectories)
+        await gateway.planning.take_up()
         journalling = asyncio.create_task(journal.run()) if journal is not None else None
         for worker in gateway.settings.workers:
             try:

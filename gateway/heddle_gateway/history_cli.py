@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -29,13 +30,13 @@ def history() -> None:
 
 @app.command("prune")
 def prune_command(
-    older_than: Annotated[str, typer.Option(help="Age since a trajectory was last seen: 90d, 36h, 2w.")],
+    older_than: Annotated[str, typer.Option(help="Age of what goes: 90d, 36h, 2w.")],
     database: Database = None,
     config: Config = None,
     dry_run: Annotated[bool, typer.Option(help="Count what would go, remove nothing.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Remove old trajectories, each wholly with its steps."""
+    """Remove old trajectories, each wholly with its steps, and old plans and moves of KV."""
     try:
         age = seconds_of(older_than)
         location = load_settings(config, database=database).database
@@ -44,11 +45,13 @@ def prune_command(
         typer.echo(f"heddle history prune: {error}", err=True)
         raise typer.Exit(2) from error
     if as_json:
-        found = {"trajectories": removed.trajectories, "steps": removed.steps, "dry_run": dry_run}
-        typer.echo(json.dumps(found))
+        typer.echo(json.dumps({**asdict(removed), "dry_run": dry_run}))
         return
     verb = "would be removed" if dry_run else "removed"
-    typer.echo(f"{removed.trajectories} trajectories and {removed.steps} steps {verb}")
+    typer.echo(
+        f"{removed.trajectories} trajectories with {removed.steps} steps, {removed.plans} plans and"
+        f" {removed.migrations} moves of KV {verb}"
+    )
 
 
 async def _prune(location: str, age_s: float, dry_run: bool) -> Pruned:

@@ -16,9 +16,13 @@ ANSWER_TIMEOUT_S: Final = 30.0
 
 
 class MovingKv:
-    """One per process; ``close`` it before the driver. It hears of workers beside the driver, after it."""
+    """One per process; ``close`` it before the driver. It hears of workers beside the driver, after it.
+    ``record`` takes each move when it has ended.
+    """
 
-    def __init__(self, driver: Driver, names: Callable[[int], str | None]) -> None:
+    def __init__(
+        self, driver: Driver, names: Callable[[int], str | None], record: Callable[[Move], None]
+    ) -> None:
         self._driver = driver
         self._client = httpx.AsyncClient(
             timeout=httpx.Timeout(ANSWER_TIMEOUT_S, connect=CONNECT_TIMEOUT_S), trust_env=False
@@ -26,6 +30,7 @@ class MovingKv:
         self._links = ShimLinks(self._client, driver.worker_linked)
         self._mover = Mover(self._links, self._client, names)
         self._mover.reports = driver
+        self._mover.record = record
         driver.mover = self._mover
         self.stats = self._mover.stats
 
@@ -39,7 +44,7 @@ class MovingKv:
         self._links.weights_updated(worker_id)
 
     def moves(self) -> list[Move]:
-        """Those that have not ended, oldest first, then the ended ones, newest first."""
+        """Those that have not ended, oldest first, then the last thousand ended ones, newest first."""
         return self._mover.shown(self._driver.move_views(), self._driver.directory)
 
     async def close(self) -> None:

@@ -4,10 +4,13 @@ Without a planner all of it is there: routes answer that there is none, and the 
 estimates.
 """
 
+import asyncio
+import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from fastapi import APIRouter
+from heddle_contracts.history import PlanRecord
 from heddle_contracts.planning import PlanReason
 from heddle_contracts.predictions import MAX_BATCH, NewTrajectory, StepBatch, TrajectoryOver
 from heddle_contracts.rollouts import RolloutMember
@@ -20,9 +23,14 @@ from heddle_gateway.routes.admin_events import events_router
 from heddle_gateway.routes.admin_plans import LivePlaces, PlanDeps, plans_router
 from heddle_gateway.routes.admin_rollouts import Estimate, RolloutDeps, rollouts_router
 from heddle_gateway.settings import Settings
+from heddle_gateway.store.engine import StoreError
+from heddle_gateway.store.plan_history import PlanHistory
 from heddle_gateway.telemetry.planner_client import PlannerAway, PlannerClient
 from heddle_gateway.telemetry.planner_feed import PlannerFeed, forecasts_of
 
+log = logging.getLogger(__name__)
+
+TAKE_UP_TIMEOUT_S: Final = 10.0
 NO_PLANNER_STATS = dict.fromkeys(PlannerFeed.COUNTS, 0.0)
 
 
@@ -36,8 +44,10 @@ class Planning:
         self.client: PlannerClient | None = None
         self.feed: PlannerFeed | None = None
 
-    def open(self, driver: Driver) -> None:
-        """Raises ValueError for a planner's URL that is none."""
+    def open(self, driver: Driver, record: Callable[[PlanRecord], None], past: PlanHistory) -> None:
+        """``record`` takes what history keeps of plans, ``past`` reads it. Raises ValueError for a planner's
+        URL that is none.
+        """
         settings = self._settings
         if settings.planner is not None:
             key = settings.planner_key
@@ -48,7 +58,7 @@ class Planning:
                 plan_timeout_s=settings.plan_timeout_s,
             )
             self.feed = PlannerFeed(self.client, self._apply, lambda why: self.keeper.want(PlanReason.ERROR))
-        self._driver = driver
+        self._driver, self._past = driver, past
         self.keeper = PlanKeeper(
             driver,
             client=self.client,
@@ -57,6 +67,7 @@ class Planning:
             period_s=settings.plan_period_s,
             automatic=settings.auto_plan,
             on_event=driver.feed.publish,
+            record=record,
         )
 
     # ---------------------------------------------------------------- what happens
@@ -79,7 +90,7 @@ class Planning:
             )
 
     def workers_changed(self) -> None:
-        self.keeper.want(PlanReason.WORKERS)
+        self.keeper.workers_changed()
 
     # ---------------------------------------------------------------- looking in
 
@@ -90,7 +101,7 @@ class Planning:
     def routers(self, places: LivePlaces) -> Sequence[APIRouter]:
         driver, keeper, name = self._driver, self.keeper, self._worker_name
         return (
-            plans_router(PlanDeps(keeper, places)),
+            plans_router(PlanDeps(keeper, places, self._past)),
             rollouts_router(
                 RolloutDeps(
                     book=self.rollouts,
@@ -105,6 +116,14 @@ class Planning:
         )
 
     # ---------------------------------------------------------------- lifetime
+
+    async def take_up(self) -> None:
+        """What an earlier process left in history. Without the database versions begin anew."""
+        try:
+            async with asyncio.timeout(TAKE_UP_TIMEOUT_S):
+                self.keeper.resume(*await self._past.last())
+        except (StoreError, TimeoutError) as error:
+            log.warning("plans of an earlier run are not taken up: %s", error or "the database is slow")
 
     def start(self) -> None:
         if self.feed is not None:

@@ -13,13 +13,13 @@ import httpx
 import pytest
 import uvicorn
 from heddle_contracts.admin import EndReason
+from heddle_contracts.history import EndedTrajectory
 from heddle_contracts.steps import Outcome, StepRecord
 from heddle_gateway.app import create_app
 from heddle_gateway.asgi.server_protocol import GatewayProtocol
 from heddle_gateway.settings import load_settings
 from heddle_gateway.store.engine import open_engine
 from heddle_gateway.store.step_writer import StepWriter
-from heddle_gateway.telemetry.spill import EndedTrajectory
 
 Heddle = Callable[..., "subprocess.CompletedProcess[str]"]
 

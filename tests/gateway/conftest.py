@@ -340,11 +340,14 @@ class QuietServer(uvicorn.Server):
 
 @dataclass
 class RunningGateway:
-    """A whole gateway on a free port. ``parts``: app.Gateway. ``client``: httpx, follows no redirect."""
+    """A whole gateway on a free port. ``parts``: app.Gateway. ``client``: httpx, follows no redirect.
+    ``stop`` ends it ahead of the test's end.
+    """
 
     parts: Gateway
     url: str
     client: httpx.AsyncClient
+    stop: Callable[[], Awaitable[None]]
 
     async def chat(
         self, content: str = "hi", path: str = "/v1/chat/completions", **more: Any
@@ -410,7 +413,7 @@ async def new_gateway(tmp_path: Path) -> AsyncIterator[NewGateway]:
             client = await stack.enter_async_context(
                 httpx.AsyncClient(base_url=url, timeout=WAIT_S, trust_env=False)
             )
-            gateway = RunningGateway(app.state.gateway, url, client)
+            gateway = RunningGateway(app.state.gateway, url, client, stop)
             await wait_until(lambda: gateway.parts.fleet.active() == len(workers), "active workers")
             return gateway
 

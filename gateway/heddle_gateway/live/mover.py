@@ -86,6 +86,7 @@ class Mover:
         self._process: Final = uuid4().hex[:12]
         self._bytes_moved = 0
         self.reports: MoveReports | None = None
+        self.record: Callable[[Move], None] = lambda move: None
 
     # ---------------------------------------------------------------- what the core wants
 
@@ -200,28 +201,31 @@ class Mover:
         action, status = running.action, end.status
         moved = status.bytes_moved if status is not None else 0
         self._bytes_moved += moved
-        self._ended.append(
-            Move(
-                id=action.migration,
-                trajectory_id=running.live.trajectory_id,
-                tenant=running.live.tenant,
-                from_worker=self._name(action.from_worker),
-                to_worker=self._name(action.to_worker),
-                state=end.state,
-                asked_by="operator" if action.worth_us is None else "policy",
-                tokens=action.tokens,
-                tokens_landed=status.tokens_landed if status is not None else 0,
-                bytes_moved=moved,
-                seconds=time.monotonic() - running.began,
-                fault=end.failure,
-                detail=end.detail[:500],
-            )
+        move = Move(
+            id=action.migration,
+            process=self._process,
+            trajectory_id=running.live.trajectory_id,
+            tenant=running.live.tenant,
+            from_worker=self._name(action.from_worker),
+            to_worker=self._name(action.to_worker),
+            state=end.state,
+            asked_by="operator" if action.worth_us is None else "policy",
+            tokens=action.tokens,
+            tokens_landed=status.tokens_landed if status is not None else 0,
+            bytes_moved=moved,
+            seconds=time.monotonic() - running.began,
+            fault=end.failure,
+            detail=end.detail[:500],
+            ended_at=time.time(),
         )
+        self._ended.append(move)
+        self.record(move)
 
     def _move(self, view: dict[str, Any], live: LiveTrajectory) -> Move:
         running = self._running.get(view["migration"])
         return Move(
             id=view["migration"],
+            process=self._process,
             trajectory_id=live.trajectory_id,
             tenant=live.tenant,
             from_worker=self._name(view["from_worker"]),

@@ -1,15 +1,15 @@
-"""The plans that were made, by version, and which of them is in force.
+"""The plans in memory, by version, and which of them is in force.
 
 Invariants: versions grow and are never used twice; at most one plan is current; the oldest go first, but
-never the current one; a plan's state follows from the book and the time and is not stored in it.
+never the current one, nor one that was just fetched from history; a plan's state follows from the book and
+the time and is not stored in it.
 """
 
 from array import array
-from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Final, Literal
 
-from heddle_contracts.planning import Plan
+from heddle_contracts.planning import ActivatedBy, Plan
 
 CAPACITY: Final = 32
 
@@ -20,10 +20,10 @@ class PlanBook:
     """Times: seconds of the Unix epoch."""
 
     def __init__(self) -> None:
-        self._plans: OrderedDict[int, Plan] = OrderedDict()
+        self._plans: dict[int, Plan] = {}
         self._lengths: dict[int, array[float]] = {}
-        self._been_current: set[int] = set()
-        self._last_version = 0
+        self.last_version = 0
+        """The highest that was given."""
         self._current: int | None = None
 
     def __len__(self) -> int:
@@ -31,21 +31,29 @@ class PlanBook:
 
     def keep(self, plan: Plan, lengths: Sequence[float] = ()) -> Plan:
         """The plan with its version. ``lengths``: those it was made for, where they were given."""
-        self._last_version += 1
-        kept = plan.model_copy(update={"version": self._last_version})
-        self._plans[self._last_version] = kept
-        if lengths:
-            self._lengths[self._last_version] = array("d", lengths)
-        while len(self._plans) > CAPACITY:
-            oldest = next(version for version in self._plans if version != self._current)
-            del self._plans[oldest]
-            self._been_current.discard(oldest)
-            self._lengths.pop(oldest, None)
+        kept = plan.model_copy(update={"version": self.last_version + 1})
+        self.admit(kept, lengths)
         return kept
+
+    def admit(self, plan: Plan, lengths: Sequence[float] = ()) -> None:
+        """Takes in a plan that has its version; those to come are counted from there on."""
+        assert plan.version is not None, "a dry run is not kept"
+        self.last_version = max(self.last_version, plan.version)
+        self._plans[plan.version] = plan
+        if lengths:
+            self._lengths[plan.version] = array("d", lengths)
+        while len(self._plans) > CAPACITY:
+            oldest = min(self._plans.keys() - {self._current, plan.version})
+            del self._plans[oldest]
+            self._lengths.pop(oldest, None)
 
     def get(self, version: int, now: float) -> Plan | None:
         plan = self._plans.get(version)
-        return plan.model_copy(update={"state": self._state(plan, now)}) if plan is not None else None
+        return self.seen(plan, now) if plan is not None else None
+
+    def seen(self, plan: Plan, now: float) -> Plan:
+        """A plan, from here or from history, with its state at this time."""
+        return plan.model_copy(update={"state": self._state(plan, now)})
 
     def lengths(self, version: int) -> Sequence[float]:
         """Those that a plan was made for; empty for a plan of what was live."""
@@ -62,14 +70,13 @@ class PlanBook:
         return self._plans.get(self._current) if self._current is not None else None
 
     def newest_first(self, now: float) -> list[Plan]:
-        found = [self.get(version, now) for version in reversed(self._plans)]
-        return [plan for plan in found if plan is not None]
+        return [self.seen(plan, now) for _, plan in sorted(self._plans.items(), reverse=True)]
 
-    def put_in_force(self, version: int, expires_at: float) -> Plan:
-        """Raises KeyError for a version that is not kept."""
-        plan = self._plans[version] = self._plans[version].model_copy(update={"expires_at": expires_at})
+    def put_in_force(self, version: int, expires_at: float, at: float, by: ActivatedBy) -> Plan:
+        """``at``, ``by``: when and by whom. Raises KeyError for a version that is not in memory."""
+        facts = {"expires_at": expires_at, "activated_at": at, "activated_by": by}
+        plan = self._plans[version] = self._plans[version].model_copy(update=facts)
         self._current = version
-        self._been_current.add(version)
         return plan
 
     def take_out_of_force(self) -> None:
@@ -80,4 +87,4 @@ class PlanBook:
             return "current"
         if now >= plan.expires_at:
             return "expired"
-        return "replaced" if plan.version in self._been_current else "candidate"
+        return "replaced" if plan.activated_at is not None else "candidate"

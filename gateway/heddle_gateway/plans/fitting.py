@@ -1,4 +1,7 @@
-"""Puts a plan's shares onto the live workers: by id where it was made for them, else by MP degree."""
+"""Puts a plan's shares onto the live workers: by name where it was made for them, else by MP degree.
+
+Ids are those of the process that made the plan; after a restart a worker has another one and its old name.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -32,7 +35,9 @@ def fit(plan: Plan, workers: Sequence[Mapping[str, Any]], names: Mapping[int, st
         worker = share.worker
         if worker is None:
             worker = next((one for one, degree in sorted(left.items()) if degree == share.degree), None)
-        elif left.get(worker) != share.degree:
+        elif share.name is not None and names.get(worker) != share.name:
+            worker = next((one for one in sorted(left) if names.get(one) == share.name), None)
+        if worker is not None and left.get(worker) != share.degree:
             worker = None
         if worker is None:
             # Of a live plan a lost worker's ranks go to its neighbours; for given lengths every one must be

@@ -5,6 +5,9 @@ A round is asked for every period, when workers come, go or change, when the pre
 batch is announced, and by hand. A plan that expires without a successor leaves the placement that rehearsed
 best without shares.
 
+A new process goes on counting versions where the last one was, and takes up the plan that was in force, if
+its time is not over, as soon as its workers are there.
+
 Invariants: an operator who chose another placement is not overruled (only plans activated by hand are put
 over it); what is planned and activated here is carried out by the decision core alone.
 """
@@ -16,9 +19,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, Protocol
 
+from heddle_contracts.history import PlanRecord
 from heddle_contracts.planning import (
     MAX_LENGTHS,
     Activated,
+    ActivatedBy,
     ActiveTrajectory,
     Plan,
     PlanCompute,
@@ -42,6 +47,8 @@ SETTLE_S: Final = 0.5
 LEAST_WAIT_S: Final = 0.01
 LEAST_PAUSE_S: Final = 2.0
 """Between two rounds that nobody asked for by hand."""
+TAKE_UP_WAIT_S: Final = 10.0
+"""How long the plan of an earlier process waits for all its workers; then those there are have to do."""
 
 
 class Core(Protocol):
@@ -71,7 +78,7 @@ class NoPlanner(Exception):
 
 class PlanKeeper:
     """``client`` is None without a planner. ``automatic``: plans that nobody asked for are made and
-    activated.
+    activated. ``record`` hears of every plan when it is kept and when it is put in force.
     """
 
     def __init__(
@@ -84,6 +91,7 @@ class PlanKeeper:
         period_s: float,
         automatic: bool,
         on_event: Callable[..., None],
+        record: Callable[[PlanRecord], None],
     ) -> None:
         self._core = core
         self._client = client
@@ -92,6 +100,9 @@ class PlanKeeper:
         self._period_s = period_s
         self._automatic = automatic
         self._on_event = on_event
+        self._record = record
+        self._earlier: Plan | None = None
+        self._earlier_until = 0.0
         self._own_placement = DEFAULT_PLACEMENT
         self._serial = 0
         self._wanted: PlanReason | None = None
@@ -132,7 +143,11 @@ class PlanKeeper:
             self._failed += 1
             raise
         self._made += 1
-        return plan if asked.dry_run else self.book.keep(plan, asked.lengths or ())
+        if asked.dry_run:
+            return plan
+        kept = self.book.keep(plan, asked.lengths or ())
+        self._record(PlanRecord(kept, asked.lengths or ()))
+        return kept
 
     def want(self, reason: PlanReason) -> None:
         """A round soon."""
@@ -141,31 +156,77 @@ class PlanKeeper:
 
     # ---------------------------------------------------------------- activating
 
-    def activate(self, version: int, *, by_hand: bool = True) -> Activated:
-        """Puts a kept plan in force. Raises KeyError, DoesNotFit."""
+    def activate(self, version: int, *, by: ActivatedBy = "operator") -> Activated:
+        """Puts a plan of the book in force. Raises KeyError, DoesNotFit."""
         now = time.time()
         plan = self.book.get(version, now)
         if plan is None:
             raise KeyError(version)
-        shares = fit(plan, self._live_workers(), self._names())
         expires_at = plan.expires_at
-        if by_hand:  # also a roll back to one whose time is over
+        if by == "operator":  # also a roll back to one whose time is over
             expires_at = max(expires_at, now + plan.expires_at - plan.made_at)
+        return self._put_in_force(plan, expires_at, now, by)
+
+    def resume(self, last_version: int, in_force: PlanRecord | None) -> None:
+        """What an earlier process left: the highest version it gave, and the plan it had in force."""
+        self.book.last_version = max(self.book.last_version, last_version)
+        if in_force is None or time.time() >= in_force.plan.expires_at:
+            return
+        self.book.admit(in_force.plan, in_force.lengths)
+        self._earlier = in_force.plan
+        self._earlier_until = time.monotonic() + TAKE_UP_WAIT_S
+
+    def workers_changed(self) -> None:
+        self._take_up()
+        self.want(PlanReason.WORKERS)
+
+    def _take_up(self) -> None:
+        """The plan of an earlier process, once its workers are there and while nothing newer is in force."""
+        plan = self._earlier
+        if plan is None:
+            return
+        by = plan.activated_by or "planner"
+        over = self.book.in_force is not None or time.time() >= plan.expires_at
+        if over or (by == "planner" and not (self._automatic and self.may_place())):
+            self._earlier = None
+            return
+        names = self._names()
+        there = {names.get(view["worker"]) for view in self._live_workers()}
+        if time.monotonic() < self._earlier_until and not {share.name for share in plan.shares} <= there:
+            return
+        try:
+            self._put_in_force(plan, plan.expires_at, plan.activated_at or plan.made_at, by)
+        except DoesNotFit:
+            return  # none of its workers is there yet
+        log.info("plan %s of an earlier process is taken up", plan.version)
+        self._earlier = None
+
+    def _put_in_force(self, plan: Plan, expires_at: float, at: float, by: ActivatedBy) -> Activated:
+        assert plan.version is not None, "a dry run cannot be put in force"
+        version, now = plan.version, time.time()
+        shares = fit(plan, self._live_workers(), self._names())
         before = self._place(plan.placement)
         if plan.making is PlanMaking.SHARES:
             self._install([(share.worker, share.size) for share in shares], expires_at - now)
         else:
             self._withdraw_shares(shares)
-        self.book.put_in_force(version, expires_at)
+        put = self.book.put_in_force(version, expires_at, at, by)
+        self._record(PlanRecord(put, self.book.lengths(version)))
         self._activated += 1
         self._on_event(
-            "plan_activated", version=version, placement=plan.placement, making=plan.making, by_hand=by_hand
+            "plan_activated",
+            version=version,
+            placement=plan.placement,
+            making=plan.making,
+            by_hand=by == "operator",
         )
         log.info("plan %d is in force: %s, %s", version, plan.making.value, plan.placement)
         self._wake.set()  # for the time at which it expires
-        current = self.book.get(version, now)
-        assert current is not None
-        return Activated(plan=current, placement_before=before, fleet=tuple(_told(share) for share in shares))
+        return Activated(
+            plan=self.book.seen(put, now),
+            placement_before=before,
+            fleet=tuple(_told(share) for share in shares),
+        )
 
     # ---------------------------------------------------------------- the task
 
@@ -182,6 +243,7 @@ class PlanKeeper:
         while True:
             await self._wait(last_round)
             self._drop_expired()
+            self._take_up()
             since = time.monotonic() - last_round
             reason = self._wanted or (PlanReason.PERIOD if since >= self._period_s else None)
             if reason is None or since < min(LEAST_PAUSE_S, self._period_s):
@@ -199,6 +261,8 @@ class PlanKeeper:
         wait = last_round + pause - time.monotonic()
         if (in_force := self.book.in_force) is not None:
             wait = min(wait, in_force.expires_at - time.time())
+        if self._earlier is not None and (left := self._earlier_until - time.monotonic()) > 0:
+            wait = min(wait, left)
         wait = max(LEAST_WAIT_S, wait)
         if self._wanted is not None:
             await asyncio.sleep(wait)
@@ -216,7 +280,7 @@ class PlanKeeper:
         try:
             plan = await self.compute(PlanCompute(), reason)
             if plan.version is not None and self.may_place():
-                self.activate(plan.version, by_hand=False)
+                self.activate(plan.version, by="planner")
         except (NoPlanner, PlannerRefused, DoesNotFit) as error:
             log.warning("no new plan: %s", error)
             self._on_event("plan_failed", reason=reason, why=str(error))

@@ -1,19 +1,28 @@
-"""``/admin/v1/migrations``: moves of KV that are under way or were, and asking for one."""
+"""``/admin/v1/migrations``: moves of KV that are under way or were, and asking for one.
 
+Those under way and the last that ended are known to this process; all that ended are in history.
+"""
+
+import base64
+import json
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Annotated, Final, Protocol
+from typing import Annotated, Final, Literal, Protocol
 
-from fastapi import APIRouter, Query
-from heddle_contracts.migrations import Move, MoveAsk, MoveList
+from fastapi import APIRouter, Depends, Query
+from heddle_contracts.migrations import Move, MoveAsk, MoveFilter, MoveList, MoveState
 
 from heddle_gateway.fleet.worker import WorkerView
 from heddle_gateway.live.directory import Directory, LiveTrajectory
 from heddle_gateway.live.driver import MoveRefused
 from heddle_gateway.routes.admin_problem import AdminProblem, ProblemRoute, problems
+from heddle_gateway.store.engine import StoreError
 
 MOST_SHOWN: Final = 1000
+Position = tuple[float, str, int]
+"""Of an ended move in the list: (ended_at, process, id)."""
 
 
 class MoveControl(Protocol):
@@ -25,12 +34,19 @@ class MoveControl(Protocol):
         """Raises MoveRefused."""
 
 
+class MovesPast(Protocol):
+    """Ended moves in history (store.move_history). Raises StoreError when it cannot be read."""
+
+    async def page(self, wanted: MoveFilter, after: Position | None, limit: int) -> list[Move]: ...
+
+
 @dataclass(frozen=True, slots=True)
 class MigrationDeps:
-    """Wired by app.py. ``moves``: not ended ones, oldest first, then ended ones, newest first."""
+    """Wired by app.py. ``moves``: not ended ones, oldest first, then the last ended ones, newest first."""
 
     driver: MoveControl
     moves: Callable[[], list[Move]]
+    past: MovesPast
     workers: Callable[[], Sequence[WorkerView]]
 
 
@@ -45,14 +61,12 @@ def migrations_router(deps: MigrationDeps) -> APIRouter:
 
     @router.get("", summary="Moves of KV: those under way, then those that have ended")
     async def list_migrations(
+        wanted: Annotated[MoveFilter, Depends(_wanted)],
         limit: Annotated[int, Query(ge=1, le=MOST_SHOWN)] = 100,
-        trajectory_id: Annotated[str | None, Query(description="Only this trajectory's.")] = None,
+        cursor: Annotated[str | None, Query(description="next_cursor of the page before.")] = None,
     ) -> MoveList:
-        """Ended ones are remembered by this process alone, the last thousand."""
-        moves = deps.moves()
-        if trajectory_id is not None:
-            moves = [move for move in moves if move.trajectory_id == trajectory_id]
-        return MoveList(items=moves[:limit])
+        """Those under way are on the first page, oldest first; those that have ended follow, newest first."""
+        return await _listed(deps, wanted, cursor, limit)
 
     @router.post(
         "",
@@ -86,6 +100,80 @@ def migrations_router(deps: MigrationDeps) -> APIRouter:
         )
 
     return router
+
+
+def _wanted(
+    trajectory_id: Annotated[str | None, Query(description="Only this trajectory's.")] = None,
+    tenant: str | None = None,
+    worker: Annotated[str | None, Query(description="Name of the source or the target.")] = None,
+    state: MoveState | None = None,
+    asked_by: Literal["policy", "operator"] | None = None,
+    since: Annotated[
+        float | None, Query(description="Ended since then, seconds of the Unix epoch.", allow_inf_nan=False)
+    ] = None,
+) -> MoveFilter:
+    return MoveFilter(
+        trajectory_id=trajectory_id,
+        tenant=tenant,
+        worker=worker,
+        state=state,
+        asked_by=asked_by,
+        since=since,
+    )
+
+
+async def _listed(deps: MigrationDeps, wanted: MoveFilter, cursor: str | None, limit: int) -> MoveList:
+    """This process's moves laid over those of history, which may not have the newest yet."""
+    ended_at, process, number = _read_cursor(cursor) if cursor is not None else (None, "", 0)
+    after = (ended_at, process, number) if ended_at is not None else None
+    away = None
+    try:
+        past = await deps.past.page(wanted, after, limit + 1)
+    except StoreError as error:
+        past, away = [], str(error)
+    going, ended = [], {_place(move): move for move in past}
+    for move in deps.moves():
+        if not wanted.takes(move):
+            continue
+        if move.ended_at is not None:
+            ended[_place(move)] = move
+        elif after is None and move.id > number:
+            going.append(move)
+    places = sorted((place for place in ended if after is None or place < after), reverse=True)
+    found = [*sorted(going, key=lambda move: move.id), *(ended[place] for place in places)]
+    shown = found[:limit]
+    return MoveList(
+        items=shown, next_cursor=_write_cursor(shown[-1]) if len(found) > limit else None, history=away
+    )
+
+
+def _place(move: Move) -> Position:
+    assert move.ended_at is not None
+    return move.ended_at, move.process, move.id
+
+
+def _write_cursor(last: Move) -> str:
+    position = [last.ended_at, last.process, last.id]
+    return base64.urlsafe_b64encode(json.dumps(position).encode()).decode().rstrip("=")
+
+
+def _read_cursor(cursor: str) -> tuple[float | None, str, int]:
+    """When the last move of a page ended, None where it had not; its process and id. Raises AdminProblem for
+    a text that is no cursor of this list.
+    """
+    try:
+        ended_at, process, number = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
+        ended_at = float(ended_at) if ended_at is not None else None
+        if not (math.isfinite(ended_at or 0.0) and isinstance(process, str) and 0 <= number < 2**63):
+            raise ValueError(cursor)
+        return ended_at, process, int(number)
+    except (ValueError, TypeError) as error:
+        raise AdminProblem(
+            HTTPStatus.UNPROCESSABLE_ENTITY,
+            "cursor: not a cursor of this list",
+            field="cursor",
+            fix="Send next_cursor of the last page as it came.",
+        ) from error
 
 
 def _trajectory(directory: Directory, wanted: MoveAsk) -> LiveTrajectory:

@@ -1,4 +1,7 @@
-"""The admin API's plans: list, current, compute, activate, explain."""
+"""The admin API's plans: list, current, compute, activate, explain.
+
+The newest ones are in the keeper's book, whatever the database does; all are in history.
+"""
 
 import time
 from collections.abc import Mapping
@@ -6,16 +9,29 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Annotated, Any, Protocol
 
-from fastapi import APIRouter, Body, Path, Query, Response
-from heddle_contracts.planning import Activated, Plan, PlanCompute, PlanExplained, PlanList
+from fastapi import APIRouter, Body, Depends, Path, Query, Response
+from heddle_contracts.history import PlanRecord
+from heddle_contracts.planning import (
+    Activated,
+    Plan,
+    PlanCompute,
+    PlanExplained,
+    PlanFilter,
+    PlanList,
+    PlanMaking,
+    PlanReason,
+)
 
 from heddle_gateway.plans.explain import Whereabouts, explain
 from heddle_gateway.plans.fitting import DoesNotFit
 from heddle_gateway.plans.keeper import NoPlanner, PlanKeeper
 from heddle_gateway.routes.admin_problem import AdminProblem, ProblemRoute, problems
+from heddle_gateway.store.engine import StoreError
 from heddle_gateway.telemetry.planner_client import PlannerRefused
 
 RETRY_AFTER_S = 5
+LONGEST_CURSOR = 18
+"""Digits: fits the column of versions."""
 
 
 class LivePlaces(Protocol):
@@ -24,15 +40,23 @@ class LivePlaces(Protocol):
     def whereabouts(self) -> Mapping[str, Whereabouts]: ...
 
 
+class PlansPast(Protocol):
+    """Plans in history (store.plan_history). Raises StoreError when it cannot be read."""
+
+    async def page(self, wanted: PlanFilter, below: int | None, limit: int) -> list[Plan]: ...
+    async def get(self, version: int) -> PlanRecord | None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class PlanDeps:
     """What these routes look at and act on."""
 
     keeper: PlanKeeper
     places: LivePlaces
+    past: PlansPast
 
 
-Version = Annotated[int, Path(description="As in GET /admin/v1/plans.")]
+Version = Annotated[int, Path(ge=1, lt=2**63, description="As in GET /admin/v1/plans.")]
 _NO_PLANNER = "No planner is configured, or it cannot be asked now."
 _NO_PLAN = "No such plan."
 
@@ -47,16 +71,14 @@ def plans_router(deps: PlanDeps) -> APIRouter:
     )
     keeper = deps.keeper
 
-    @router.get("", summary="Plans that are kept, newest first")
-    async def list_plans() -> PlanList:
-        now = time.time()
-        current = keeper.book.current(now)
-        kept = keeper.book.newest_first(now)
-        return PlanList(
-            items=tuple(plan.model_copy(update={"members": ()}) for plan in kept),
-            current=current.version if current is not None else None,
-            planner=keeper.planner_state,
-        )
+    @router.get("", summary="Plans, newest first")
+    async def list_plans(
+        wanted: Annotated[PlanFilter, Depends(_wanted)],
+        limit: Annotated[int, Query(ge=1, le=500)] = 100,
+        cursor: Annotated[str | None, Query(description="next_cursor of the page before.")] = None,
+    ) -> PlanList:
+        """All that were made and not pruned since, without their members."""
+        return await _listed(deps, wanted, below_of(cursor), limit)
 
     @router.get("/current", summary="The plan in force", responses=problems(status_404="None is in force."))
     async def current_plan() -> Plan:
@@ -98,7 +120,7 @@ def plans_router(deps: PlanDeps) -> APIRouter:
 
     @router.get("/{version}", summary="One plan", responses=problems(status_404=_NO_PLAN))
     async def get_plan(version: Version) -> Plan:
-        return _found(keeper, version)
+        return (await _found(deps, version)).plan
 
     @router.post(
         "/{version}/activate",
@@ -107,7 +129,9 @@ def plans_router(deps: PlanDeps) -> APIRouter:
     )
     async def activate_plan(version: Version) -> Activated:
         """Takes effect at the next decision; what runs goes on. One that has expired holds as long again."""
-        _found(keeper, version)
+        if keeper.book.get(version, time.time()) is None:
+            found = await _found(deps, version)
+            keeper.book.admit(found.plan, found.lengths)
         try:
             return keeper.activate(version)
         except DoesNotFit as error:
@@ -129,26 +153,81 @@ def plans_router(deps: PlanDeps) -> APIRouter:
             int, Query(ge=0, le=10_000, description="How many are explained, the longest first.")
         ] = 20,
     ) -> PlanExplained:
-        return explain(
-            _found(keeper, version),
-            deps.places.whereabouts(),
-            keeper.book.lengths(version),
-            most=trajectories,
-        )
+        found = await _found(deps, version)
+        return explain(found.plan, deps.places.whereabouts(), found.lengths, most=trajectories)
 
     return router
 
 
-def _found(keeper: PlanKeeper, version: int) -> Plan:
-    plan = keeper.book.get(version, time.time())
-    if plan is None:
+def _wanted(
+    reason: PlanReason | None = None,
+    making: PlanMaking | None = None,
+    live: Annotated[bool | None, Query(description="Made for what was live, or for given lengths.")] = None,
+    activated: Annotated[bool | None, Query(description="Whether it was ever in force.")] = None,
+    since: Annotated[
+        float | None, Query(description="Made since then, seconds of the Unix epoch.", allow_inf_nan=False)
+    ] = None,
+) -> PlanFilter:
+    return PlanFilter(reason=reason, making=making, live=live, activated=activated, since=since)
+
+
+def below_of(cursor: str | None) -> int | None:
+    """The version that a page begins below. Raises AdminProblem for what is no cursor of this list."""
+    if cursor is None:
+        return None
+    if not cursor.isascii() or not cursor.isdecimal() or len(cursor) > LONGEST_CURSOR:
+        raise AdminProblem(
+            HTTPStatus.UNPROCESSABLE_ENTITY,
+            "cursor: not a cursor of this list",
+            field="cursor",
+            fix="Send next_cursor of the last page as it came.",
+        )
+    return int(cursor)
+
+
+async def _listed(deps: PlanDeps, wanted: PlanFilter, below: int | None, limit: int) -> PlanList:
+    """The book's plans laid over those of history, which may not have the newest yet."""
+    book, now = deps.keeper.book, time.time()
+    away = None
+    try:
+        past = await deps.past.page(wanted, below, limit + 1)
+    except StoreError as error:
+        past, away = [], str(error)
+    found = {plan.version or 0: book.seen(plan, now) for plan in past}
+    for plan in book.newest_first(now):
+        if below is None or (plan.version or 0) < below:
+            # Also takes out what matched before it was put in force.
+            found.pop(plan.version or 0, None)
+            if wanted.takes(plan):
+                found[plan.version or 0] = plan
+    versions = sorted(found, reverse=True)
+    shown = versions[:limit]
+    more = max(len(versions), len(past)) > limit
+    current = book.current(now)
+    return PlanList(
+        items=tuple(found[version].model_copy(update={"members": ()}) for version in shown),
+        current=current.version if current is not None else None,
+        planner=deps.keeper.planner_state,
+        next_cursor=str(shown[-1] if shown else past[-1].version) if more else None,
+        history=away,
+    )
+
+
+async def _found(deps: PlanDeps, version: int) -> PlanRecord:
+    """Raises AdminProblem for a version that was never given or is pruned; StoreError."""
+    book, now = deps.keeper.book, time.time()
+    plan = book.get(version, now)
+    if plan is not None:
+        return PlanRecord(plan, book.lengths(version))
+    found = await deps.past.get(version)
+    if found is None:
         raise AdminProblem(
             HTTPStatus.NOT_FOUND,
             f"no plan of version {version} is kept",
             field="version",
             fix="List versions with GET /admin/v1/plans.",
         )
-    return plan
+    return PlanRecord(book.seen(found.plan, now), found.lengths)
 
 
 def _refused(error: PlannerRefused) -> AdminProblem:

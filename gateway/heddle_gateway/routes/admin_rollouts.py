@@ -144,7 +144,7 @@ async def _plan(keeper: PlanKeeper) -> int | None:
     try:
         plan = await keeper.compute(PlanCompute(), PlanReason.ROLLOUT)
         if plan.version is not None and keeper.may_place():
-            keeper.activate(plan.version, by_hand=False)
+            keeper.activate(plan.version, by="planner")
     except (NoPlanner, PlannerRefused, DoesNotFit) as error:
         log.warning("no plan for the rollout: %s", error)
         return None

@@ -4,12 +4,14 @@ SQLite runs in WAL mode: readers of the admin API never wait for the writer. One
 holds the lock (a backup, a shell) delays writes and nothing else.
 """
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection, event, exc
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 # How long SQLite itself waits for another process's lock; the writer's back-off waits beyond it.
 SQLITE_BUSY_MS = 2_000
@@ -89,6 +91,16 @@ def open_engine(location: str) -> AsyncEngine:
         return create_async_engine(url, pool_pre_ping=True)
     except (ImportError, exc.NoSuchModuleError) as error:
         raise ValueError(f"the driver of {url.drivername} is not installed: {error}") from error
+
+
+@asynccontextmanager
+async def reading(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
+    """A connection to read by. What goes wrong meanwhile is a StoreError."""
+    try:
+        async with engine.connect() as connection:
+            yield connection
+    except STORE_FAULTS as fault:
+        raise StoreError(f"the history database cannot be read: {one_line(fault)}") from fault
 
 
 def is_refusal(fault: Exception) -> bool:

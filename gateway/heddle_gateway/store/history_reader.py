@@ -1,8 +1,7 @@
 """Reads history for the admin API: pages of trajectories, one trajectory, its steps."""
 
 import json
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from typing import Any
 
 from heddle_contracts.admin import (
@@ -15,9 +14,9 @@ from heddle_contracts.admin import (
 )
 from heddle_contracts.steps import Outcome, StepRecord
 from sqlalchemy import ColumnElement, Row, Select, and_, func, not_, or_, select
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncEngine
 
-from heddle_gateway.store.engine import STORE_FAULTS, StoreError, one_line
+from heddle_gateway.store.engine import reading
 from heddle_gateway.store.tables import steps, trajectories
 
 Position = tuple[float, str, str]
@@ -75,7 +74,7 @@ class HistoryReader:
         )
         if after is not None:
             query = query.where(steps.c.id > after)
-        async with self._reading() as connection:
+        async with reading(self._engine) as connection:
             rows = (await connection.execute(query)).all()
         more = len(rows) > limit
         return StepPage(
@@ -88,16 +87,8 @@ class HistoryReader:
         return await self._summaries(query.order_by(_t.last_seen.desc()).limit(limit))
 
     async def _summaries(self, query: Select[Any]) -> list[TrajectorySummary]:
-        async with self._reading() as connection:
+        async with reading(self._engine) as connection:
             return [_summary_of(row) for row in await connection.execute(query)]
-
-    @asynccontextmanager
-    async def _reading(self) -> AsyncIterator[AsyncConnection]:
-        try:
-            async with self._engine.connect() as connection:
-                yield connection
-        except STORE_FAULTS as fault:
-            raise StoreError(f"the history database cannot be read: {one_line(fault)}") from fault
 
 
 def _conditions(wanted: TrajectoryFilter) -> list[ColumnElement[bool]]:

@@ -1,4 +1,4 @@
-"""Writes batches of ended steps and ended trajectories, each batch in one transaction.
+"""Writes batches of ended steps and of what else history keeps, each batch in one transaction.
 
 A batch is written wholly or not at all. The caller learns which, and whether trying again can help; that is
 all it needs, so the answer is a word and not an exception of this package (`telemetry` does not import
@@ -17,17 +17,23 @@ from operator import attrgetter
 from types import SimpleNamespace
 from typing import Any, Literal
 
+from heddle_contracts.history import EndedTrajectory, HistoryRecord, PlanRecord
+from heddle_contracts.migrations import Move
 from heddle_contracts.steps import StepRecord
-from sqlalchemy import bindparam, or_, select
+from sqlalchemy import Executable, bindparam, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlalchemy.sql.dml import ValuesBase
 
 from heddle_gateway.store.engine import STORE_FAULTS, StoreError, is_refusal, one_line
+from heddle_gateway.store.move_history import insert_move, move_row
+from heddle_gateway.store.plan_history import plan_row, upsert_plan
 from heddle_gateway.store.schema import upgrade
 from heddle_gateway.store.tables import spill_segments, steps, trajectories
 from heddle_gateway.store.totals import totals_of, upsert_totals
 
 WriteResult = Literal["written", "unavailable", "refused"]
+Rows = tuple[Executable, list[dict[str, Any]]]
+"""A statement and its parameters, by name."""
 
 # The layout of the rows this build writes, not something a step knows.
 SCHEMA_VERSION: int = StepRecord.model_fields["schema_version"].default
@@ -99,11 +105,37 @@ def _mended_text(text: str) -> str:
     return text.encode("utf-8", "replace").decode().replace("\0", "\ufffd")
 
 
-class StepWriter:
-    """The write side of history. Safe to use from one task; reads go on beside it."""
+def _mended_rows(others: Sequence[Rows]) -> list[Rows]:
+    return [
+        (
+            statement,
+            [
+                {name: _mended_text(value) if type(value) is str else value for name, value in row.items()}
+                for row in rows
+            ],
+        )
+        for statement, rows in others
+    ]
 
-    def __init__(self, engine: AsyncEngine) -> None:
+
+def _end_row(end: EndedTrajectory) -> dict[str, Any]:
+    return {
+        "key_id": end.trajectory_id,
+        "key_tenant": end.tenant,
+        "at": end.ended_at,
+        "why": end.reason.value,
+    }
+
+
+class StepWriter:
+    """The write side of history. Safe to use from one task; reads go on beside it.
+
+    ``namespace``: whose plans these are.
+    """
+
+    def __init__(self, engine: AsyncEngine, namespace: str = "default") -> None:
         self._engine = engine
+        self._namespace = namespace
         self._has_schema = False
         self._insert = _RowStatement(
             steps.insert().values({column.name: bindparam(column.name) for column in steps.columns[1:]}),
@@ -121,6 +153,8 @@ class StepWriter:
             )
             .values(ended_at=bindparam("at"), end_reason=bindparam("why"))
         )
+        self._plan = upsert_plan(engine.dialect.name)
+        self._move = insert_move(engine.dialect.name)
         self.last_error: str | None = None
 
     async def prepare(self) -> bool:
@@ -133,25 +167,21 @@ class StepWriter:
         return True
 
     async def write(
-        self, ended_steps: Sequence[Any], ended_trajectories: Sequence[Any], segment: str | None = None
+        self, ended_steps: Sequence[Any], others: Sequence[HistoryRecord], segment: str | None = None
     ) -> WriteResult:
-        """Writes one batch: objects with the attributes of StepRecord, and of EndedTrajectory.
+        """Writes one batch: objects with the attributes of StepRecord, and other records.
 
         ``segment`` names the spill segment the batch was read from; one that was written before is "written".
         """
         try:
             await self._make_schema()
             try:
-                await self._write(ended_steps, ended_trajectories, segment)
+                await self._write(ended_steps, self._rows(others), segment)
             except STORE_FAULTS as fault:
                 if not is_refusal(fault):
                     raise
                 good_steps = [mended(step, FIELDS) for step in ended_steps]
-                good_ends = [
-                    mended(end, ("tenant", "trajectory_id", "reason", "ended_at"))
-                    for end in ended_trajectories
-                ]
-                await self._write(good_steps, good_ends, segment)
+                await self._write(good_steps, _mended_rows(self._rows(others)), segment)
         except (*STORE_FAULTS, StoreError) as fault:
             self.last_error = one_line(fault)
             return "refused" if is_refusal(fault) else "unavailable"
@@ -163,9 +193,7 @@ class StepWriter:
             await upgrade(self._engine)
             self._has_schema = True
 
-    async def _write(
-        self, ended_steps: Sequence[Any], ended_trajectories: Sequence[Any], segment: str | None
-    ) -> None:
+    async def _write(self, ended_steps: Sequence[Any], others: Sequence[Rows], segment: str | None) -> None:
         async with self._engine.begin() as connection:
             if segment is not None and not await self._claim(connection, segment):
                 return
@@ -173,17 +201,22 @@ class StepWriter:
                 await self._insert.execute(connection, [self._row(step) for step in ended_steps])
                 totals = [self._total(total) for total in totals_of(ended_steps)]
                 await self._upsert.execute(connection, totals)
-            if ended_trajectories:
-                ends = [
-                    {
-                        "key_id": end.trajectory_id,
-                        "key_tenant": end.tenant,
-                        "at": end.ended_at,
-                        "why": end.reason.value,
-                    }
-                    for end in ended_trajectories
-                ]
-                await connection.execute(self._end, ends)
+            for statement, rows in others:
+                await connection.execute(statement, rows)
+
+    def _rows(self, others: Sequence[HistoryRecord]) -> list[Rows]:
+        """The statements that write these records, with their parameters."""
+        found: tuple[Rows, ...] = ((self._end, []), (self._plan, []), (self._move, []))
+        (_, ends), (_, kept), (_, moved) = found
+        for record in others:
+            match record:
+                case EndedTrajectory():
+                    ends.append(_end_row(record))
+                case PlanRecord():
+                    kept.append(plan_row(record, self._namespace))
+                case Move():
+                    moved.append(move_row(record))
+        return [(statement, rows) for statement, rows in found if rows]
 
     async def _claim(self, connection: AsyncConnection, segment: str) -> bool:
         """Names the segment as read in this transaction; False if an earlier one already did."""

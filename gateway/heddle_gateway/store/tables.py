@@ -4,7 +4,8 @@ Types are portable (SQLite, PostgreSQL). Times are seconds of the Unix epoch, be
 record carries and both databases compare doubles alike. `steps` has one row per ended step and its columns
 are the fields of `heddle_contracts.steps.StepRecord`. `trajectories` is the running total of `steps`; every
 column of it is a minimum, a maximum, a sum or "the newest", so records may be added in any order. There is no
-foreign key: both are written in one transaction, and it would cost a lookup per step.
+foreign key: both are written in one transaction, and it would cost a lookup per step. `plans` and
+`migrations` (moves of KV) hold what `heddle_contracts` says of each.
 """
 
 from heddle_contracts.steps import Outcome
@@ -87,6 +88,51 @@ steps = Table(
     Column("gap_before_s", Double),
     Index("ix_steps_trajectory_id", "trajectory_id", "tenant"),
     Index("ix_steps_ended_at", "ended_at"),
+)
+
+# Every plan that was kept. Versions count within a namespace; `made_at` is part of the key because two
+# gateways that lost sight of each other may give one version twice, and neither plan is lost then.
+plans = Table(
+    "plans",
+    metadata,
+    Column("namespace", _Id, primary_key=True),
+    Column("version", BigInteger, primary_key=True, autoincrement=False),
+    Column("made_at", Double, primary_key=True),
+    Column("expires_at", Double, nullable=False),
+    Column("activated_at", Double),
+    Column("activated_by", Text),
+    Column("reason", Text, nullable=False),
+    Column("making", Text, nullable=False),
+    Column("live", Boolean, nullable=False),
+    Column("plan", Text, nullable=False, comment="JSON object: the other fields but members"),
+    Column("members", Text, nullable=False, comment="JSON list of lists"),
+    Column("lengths", Text, nullable=False, comment="JSON list"),
+    Index("ix_plans_activated_at", "namespace", "activated_at"),
+    Index("ix_plans_made_at", "made_at"),
+)
+
+# Every move of KV that has ended. `id` counts within `process`.
+migrations = Table(
+    "migrations",
+    metadata,
+    Column("process", _Id, primary_key=True),
+    Column("id", BigInteger, primary_key=True, autoincrement=False),
+    Column("trajectory_id", _Id, nullable=False),
+    Column("tenant", _Id, nullable=False),
+    Column("from_worker", Text, nullable=False),
+    Column("to_worker", Text, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("asked_by", Text, nullable=False),
+    Column("tokens", BigInteger, nullable=False),
+    Column("tokens_landed", BigInteger, nullable=False),
+    Column("bytes_moved", BigInteger, nullable=False),
+    Column("seconds", Double, nullable=False),
+    Column("step_waited", Boolean, nullable=False),
+    Column("fault", Text),
+    Column("detail", Text, nullable=False),
+    Column("ended_at", Double, nullable=False),
+    Index("ix_migrations_ended_at", "ended_at", "process", "id"),
+    Index("ix_migrations_trajectory_id", "trajectory_id", "tenant"),
 )
 
 # A spill segment is named here in the transaction that writes its records, so that a process killed between

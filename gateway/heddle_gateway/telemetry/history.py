@@ -1,4 +1,4 @@
-"""Takes ended steps off the request path and writes them to the history store in batches.
+"""Takes ended steps, and what else history keeps, off the request path and writes them in batches.
 
 Invariants: `put` never blocks, awaits or raises. Memory is bounded by `HistoryLimits.capacity` records,
 whatever the store does. Every record put ends in exactly one of written, dropped, refused; until then it is
@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from heddle_contracts.admin import EndReason, HistoryStats, WriterState
+from heddle_contracts.history import EndedTrajectory, HistoryRecord, PlanRecord
 
-from heddle_gateway.telemetry.spill import EndedTrajectory, Segment, SpillFolder
+from heddle_gateway.telemetry.spill import Segment, SpillFolder
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +47,7 @@ class HistoryStore(Protocol):
     async def write(
         self,
         ended_steps: Sequence[Any],
-        ended_trajectories: Sequence[EndedTrajectory],
+        others: Sequence[HistoryRecord],
         segment: str | None = None,
     ) -> Literal["written", "unavailable", "refused"]: ...
 
@@ -102,7 +103,7 @@ class HistoryWriter:
 
     # ------------------------------------------------------------------------------------ handing over
 
-    def put(self, item: EndedStep | EndedTrajectory) -> None:
+    def put(self, item: EndedStep | HistoryRecord) -> None:
         """Hands one record over. When the queue is full the new record is dropped and counted."""
         self._put += 1
         queue = self._queue
@@ -297,10 +298,7 @@ class HistoryWriter:
         """Finds the records the store refuses by halving, so that they cost nobody else's."""
         if len(batch) == 1:
             self._refused += self._settle(1)
-            item = batch[0]
-            logger.error(
-                "history refused a record of trajectory %r: %s", item.trajectory_id, self._last_error
-            )
+            logger.error("history refused %s: %s", _named(batch[0]), self._last_error)
             return
         middle = len(batch) // 2
         for half in (batch[:middle], batch[middle:]):
@@ -316,9 +314,9 @@ class HistoryWriter:
         self, batch: Sequence[Any], segment: str | None = None
     ) -> Literal["written", "unavailable", "refused"]:
         self._state = WriterState.WRITING
-        ends = [item for item in batch if isinstance(item, EndedTrajectory)]
-        steps = [item for item in batch if not isinstance(item, EndedTrajectory)] if ends else batch
-        result = await self._store.write(steps, ends, segment)
+        others = [item for item in batch if isinstance(item, HistoryRecord)]
+        steps = [item for item in batch if not isinstance(item, HistoryRecord)] if others else batch
+        result = await self._store.write(steps, others, segment)
         if result == "written":
             self._last_write_at = time.time()
             if self._in_outage:
@@ -359,3 +357,9 @@ class HistoryWriter:
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._closing.wait()
+
+
+def _named(item: EndedStep | HistoryRecord) -> str:
+    if isinstance(item, PlanRecord):
+        return f"plan {item.plan.version}"
+    return f"a record of trajectory {item.trajectory_id!r}"

@@ -15,19 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from heddle_contracts.admin import EndReason
+from heddle_contracts.history import EndedTrajectory, HistoryRecord, PlanRecord
+from heddle_contracts.migrations import Move
+from heddle_contracts.planning import Plan
 from heddle_contracts.steps import StepRecord
 
 _NAME = re.compile(r"spill-\d{20}-(\d+)\.jsonl")
-
-
-@dataclass(frozen=True, slots=True)
-class EndedTrajectory:
-    """A trajectory the gateway has forgotten. ``ended_at``: seconds of the Unix epoch."""
-
-    tenant: str
-    trajectory_id: str
-    reason: EndReason
-    ended_at: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +75,9 @@ class SpillFolder:
         self._segments.append(Segment(name, len(batch)))
         return True
 
-    def read(self, segment: Segment) -> list[StepRecord | EndedTrajectory]:
+    def read(self, segment: Segment) -> list[StepRecord | HistoryRecord]:
         """The records of a segment; lines that are not records are left out. Raises OSError."""
-        found: list[StepRecord | EndedTrajectory] = []
+        found: list[StepRecord | HistoryRecord] = []
         for line in (self._path / segment.name).read_bytes().splitlines():
             try:
                 found.append(_item_of(line))
@@ -99,16 +92,26 @@ class SpillFolder:
 
 
 def _line_of(item: Any) -> str:
-    if isinstance(item, EndedTrajectory):
-        return json.dumps({"end": asdict(item)}) + "\n"
-    record = StepRecord.model_validate(item, from_attributes=True)
     # Python's JSON writes lone surrogates as escapes, where pydantic's refuses them.
-    return json.dumps({"step": record.model_dump()}) + "\n"
+    match item:
+        case EndedTrajectory():
+            line: dict[str, Any] = {"end": asdict(item)}
+        case PlanRecord():
+            line = {"plan": item.plan.model_dump(), "lengths": list(item.lengths)}
+        case Move():
+            line = {"move": item.model_dump()}
+        case _:
+            line = {"step": StepRecord.model_validate(item, from_attributes=True).model_dump()}
+    return json.dumps(line) + "\n"
 
 
-def _item_of(line: bytes) -> StepRecord | EndedTrajectory:
+def _item_of(line: bytes) -> StepRecord | HistoryRecord:
     data = json.loads(line)
     if "end" in data:
         end = data["end"]
         return EndedTrajectory(end["tenant"], end["trajectory_id"], EndReason(end["reason"]), end["ended_at"])
+    if "plan" in data:
+        return PlanRecord(Plan.model_validate(data["plan"]), data["lengths"])
+    if "move" in data:
+        return Move.model_validate(data["move"])
     return StepRecord.model_validate(data["step"])

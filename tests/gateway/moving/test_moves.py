@@ -65,12 +65,16 @@ async def test_a_trajectory_is_moved_in_its_gap_and_its_next_step_finds_its_kv(
     (move,) = (await gateway.client.get("/admin/v1/migrations")).json()["items"]
     assert (move["state"], move["from_worker"], move["to_worker"]) == ("landed", here, there)
     assert move["tokens_landed"] >= 400
+    assert move["ended_at"] is not None
 
     worker, cached = await agent.step()
     assert (worker, cached >= move["tokens_landed"]) == (there, True)
     await until(lambda: stats()["migrations_found_total"] == 1, "the move to be verified")
     assert stats()["migrations_hidden_total"] == 1
     assert gateway.parts.driver.audit() == []
+    await gateway.stop()
+    again = await new_gateway(database=gateway.parts.settings.database)
+    assert (await again.client.get("/admin/v1/migrations")).json()["items"] == [move]
     for emulated in server.workers:
         assert emulated.engine.audit() == []
         assert emulated.engine.pool.used == 0

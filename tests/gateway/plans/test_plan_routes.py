@@ -219,7 +219,7 @@ async def test_an_expired_plan_leaves_the_placement_that_rehearsed_best_without_
     kept = keeper.book.get(plan.version, time.time())
     short = kept.model_copy(update={"expires_at": time.time() + 0.3, "made_at": time.time() + 0.1})
     version = keeper.book.keep(short.model_copy(update={"fallback_placement": "sticky"})).version
-    keeper.activate(version, by_hand=False)
+    keeper.activate(version, by="planner")
     await until(lambda: keeper.book.in_force is None, "the plan to expire")
     assert planned.parts.driver.policy()["placement"] == "sticky"
     assert (await plans(planned)).items[0].state == "expired"

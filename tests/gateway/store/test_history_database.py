@@ -7,13 +7,13 @@ from uuid import uuid4
 
 import pytest
 from heddle_contracts.admin import EndReason, Phase, TrajectoryFilter, TrajectoryKey, TrajectorySort
+from heddle_contracts.history import EndedTrajectory
 from heddle_contracts.steps import Outcome, StepRecord
 from heddle_gateway.store import schema
 from heddle_gateway.store.engine import StoreError, history_url, open_engine
 from heddle_gateway.store.history_reader import HistoryReader
 from heddle_gateway.store.step_writer import StepWriter
 from heddle_gateway.store.tables import metadata, steps, trajectories
-from heddle_gateway.telemetry.spill import EndedTrajectory
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import inspect, select
@@ -50,17 +50,6 @@ def end(
 @pytest.fixture
 async def sqlite_engine(tmp_path: Path) -> AsyncIterator[AsyncEngine]:
     engine = open_engine(str(tmp_path / "made" / "history.db"))
-    yield engine
-    await engine.dispose()
-
-
-@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.services)])
-async def engine(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[AsyncEngine]:
-    """What holds on one database holds on the other."""
-    location = str(tmp_path / "history.db")
-    if request.param == "postgresql":
-        location = request.getfixturevalue("postgresql").new_database()
-    engine = open_engine(location)
     yield engine
     await engine.dispose()
 

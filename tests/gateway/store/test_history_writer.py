@@ -12,12 +12,12 @@ from typing import Any, Literal
 
 import pytest
 from heddle_contracts.admin import EndReason, HistoryStats, Phase, TrajectoryKey, WriterState
+from heddle_contracts.history import EndedTrajectory
 from heddle_contracts.steps import Outcome, StepRecord
 from heddle_gateway.store.engine import open_engine
 from heddle_gateway.store.history_reader import HistoryReader
 from heddle_gateway.store.step_writer import StepWriter
 from heddle_gateway.telemetry.history import HistoryLimits, HistoryWriter
-from heddle_gateway.telemetry.spill import EndedTrajectory
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 WriteResult = Literal["written", "unavailable", "refused"]

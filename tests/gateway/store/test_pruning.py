@@ -3,15 +3,19 @@
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from heddle_contracts.history import PlanRecord
+from heddle_contracts.migrations import Move, MoveFilter, MoveState
+from heddle_contracts.planning import Plan, PlanFilter
 from heddle_contracts.steps import Outcome, StepRecord
 from heddle_gateway.history_cli import app, seconds_of
-from heddle_gateway.store import schema
 from heddle_gateway.store.engine import StoreError, open_engine
 from heddle_gateway.store.history_reader import HistoryReader
+from heddle_gateway.store.move_history import MoveHistory
+from heddle_gateway.store.plan_history import PlanHistory
 from heddle_gateway.store.pruning import BATCH, Pruned, prune
 from heddle_gateway.store.step_writer import StepWriter
 from heddle_gateway.store.tables import steps, trajectories
@@ -36,15 +40,26 @@ def step(trajectory_id: str, age_days: float, number: int = 0, tenant: str = "")
     )
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.services)])
-async def engine(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[AsyncEngine]:
-    location = str(tmp_path / "history.db")
-    if request.param == "postgresql":
-        location = request.getfixturevalue("postgresql").new_database()
-    engine = open_engine(location)
-    await schema.upgrade(engine)
-    yield engine
-    await engine.dispose()
+def plan(version: int, age_days: float, *, lasts_s: float = 120.0) -> PlanRecord:
+    example: dict[str, Any] = Plan.model_config["json_schema_extra"]["examples"][0]  # type: ignore[index,call-overload]
+    made_at = time.time() - age_days * DAY_S
+    times = {"version": version, "made_at": made_at, "expires_at": made_at + lasts_s}
+    return PlanRecord(Plan.model_validate(example | times))
+
+
+def move(number: int, age_days: float) -> Move:
+    return Move(
+        id=number,
+        process="p",
+        trajectory_id="t",
+        tenant="",
+        from_worker="w1",
+        to_worker="w2",
+        state=MoveState.LANDED,
+        asked_by="policy",
+        tokens=1,
+        ended_at=time.time() - age_days * DAY_S,
+    )
 
 
 async def rows(engine: AsyncEngine) -> tuple[int, int]:
@@ -74,6 +89,26 @@ async def test_what_was_last_seen_before_goes_with_all_its_steps(engine: AsyncEn
     assert kept.steps == 2
     assert [one.tenant for one in await HistoryReader(engine).trajectory("two tenants")] == ["b"]
     assert await prune(engine, 30 * DAY_S) == Pruned(0, 0)
+
+
+async def test_old_plans_and_moves_go_but_not_the_newest_plan_nor_one_that_still_holds(
+    engine: AsyncEngine,
+) -> None:
+    kept = [
+        plan(1, 50),
+        plan(2, 45, lasts_s=60 * DAY_S),
+        *(plan(number, 40) for number in range(3, BATCH + 9)),
+    ]
+    moves = [move(number, 31 if number else 1) for number in range(BATCH + 5)]
+    assert await StepWriter(engine).write([], [*kept, *moves]) == "written"
+    assert await StepWriter(engine, "other").write([], [plan(1, 90)]) == "written"
+    would = Pruned(plans=BATCH + 6, migrations=BATCH + 4)
+    assert await prune(engine, 30 * DAY_S, dry_run=True) == would
+    assert await prune(engine, 30 * DAY_S) == would
+    left = await PlanHistory(engine, "default").page(PlanFilter(), None, 10)
+    assert [one.version for one in left] == [BATCH + 8, 2]
+    assert await PlanHistory(engine, "other").last() == (1, None)
+    assert [one.id for one in await MoveHistory(engine).page(MoveFilter(), None, 10)] == [0]
 
 
 async def test_more_than_a_batch_goes_beside_a_writer(engine: AsyncEngine) -> None:
@@ -107,15 +142,19 @@ def test_the_command_counts_and_removes(tmp_path: Path) -> None:
 
     async def fill() -> None:
         engine = open_engine(str(database))
-        assert await StepWriter(engine).write([step("old", 40), step("new", 1)], []) == "written"
+        others = [plan(1, 40), plan(2, 35), move(1, 40)]
+        assert await StepWriter(engine).write([step("old", 40), step("new", 1)], others) == "written"
         await engine.dispose()
 
     asyncio.run(fill())
     command = ["prune", "--older-than", "30d", "--database", str(database), "--json"]
+    gone = {"trajectories": 1, "steps": 1, "plans": 1, "migrations": 1}
     would = CliRunner().invoke(app, [*command, "--dry-run"])
-    assert json.loads(would.output) == {"trajectories": 1, "steps": 1, "dry_run": True}
+    assert json.loads(would.output) == {**gone, "dry_run": True}
     done = CliRunner().invoke(app, command)
-    assert json.loads(done.output) == {"trajectories": 1, "steps": 1, "dry_run": False}
+    assert json.loads(done.output) == {**gone, "dry_run": False}
+    again = CliRunner().invoke(app, command[:-1])
+    assert "0 trajectories with 0 steps, 0 plans and 0 moves of KV removed" in again.output
     wrong = CliRunner().invoke(app, [*command[:2], "soon", *command[3:]])
     assert wrong.exit_code == 2
     assert "--older-than: 'soon'" in wrong.output
