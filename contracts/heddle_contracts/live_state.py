@@ -1,6 +1,8 @@
-"""A live trajectory as it is kept outside of the gateway's process: another process can go on with it."""
+"""Live state as it is kept outside of the gateway's process: another process can go on with it."""
 
 from pydantic import BaseModel, ConfigDict, Field
+
+from heddle_contracts.planning import Plan
 
 SCHEMA_VERSION = 1
 
@@ -40,3 +42,33 @@ class TrajectoryState(BaseModel):
     def segments(self) -> int:
         """Segments so far."""
         return self.segment + 1
+
+
+class RegisteredWorker(BaseModel):
+    """A worker that was added while the gateway ran: what was said of it when it was."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    schema_version: int = SCHEMA_VERSION
+    number: int = Field(description="Workers are taken up in this order.")
+    url: str
+    name: str | None = None
+    kind: str | None = None
+    model: str | None = None
+    degree: int | None = None
+    slots: int | None = None
+    kv_tokens: int | None = None
+    priority: str | None = None
+    api_key: str | None = Field(default=None, repr=False, description="Needed to ask the worker at all.")
+    shim_url: str | None = None
+
+
+class PlanPointer(BaseModel):
+    """Which plan is in force, with the plan itself: the history may be away, or behind."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    schema_version: int = SCHEMA_VERSION
+    last_version: int = Field(ge=0, description="The highest that was given.")
+    plan: Plan | None = None
+    lengths: tuple[float, ...] = Field(default=(), description="Those it was made for, where given.")

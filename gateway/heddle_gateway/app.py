@@ -44,6 +44,7 @@ from heddle_gateway.routes.registry import RegistryDeps, registry_router, sessio
 from heddle_gateway.routes.registry_live import FrameworkView
 from heddle_gateway.serve_step import StepServer
 from heddle_gateway.settings import Settings, WorkerSetting
+from heddle_gateway.shared_fleet import SharedFleet, open_shared_fleet
 from heddle_gateway.shared_state import SharedState
 from heddle_gateway.store.engine import StoreError, open_engine
 from heddle_gateway.store.history_reader import HistoryReader
@@ -84,6 +85,7 @@ class Gateway:
     moving: MovingKv
     shared: SharedState | None
     """None where live state stays in this process."""
+    shared_fleet: SharedFleet | None
 
 
 class WorkerEvents:
@@ -181,6 +183,7 @@ def create_app(settings: Settings) -> HeddleApp:
     moving = events.moving = MovingKv(driver, events.name, history.put)
     shared = _shared_state(settings, book, driver, events.name)
     fleet = Fleet(events, driver.live_steps_on, FleetTuning(allowed_hosts=settings.worker_hosts))
+    kept = open_shared_fleet(settings, fleet, planning.keeper, shared.mirror) if shared else None
     upstream = Upstream(
         PoolLimits(
             connect_timeout_s=settings.connect_timeout_s,
@@ -221,7 +224,7 @@ def create_app(settings: Settings) -> HeddleApp:
     )
     past = HistoryReader(engine)
     gateway = Gateway(
-        settings, driver, fleet, book, upstream, history, past, metrics, steps, planning, moving, shared
+        settings, driver, fleet, book, upstream, history, past, metrics, steps, planning, moving, shared, kept
     )
 
     app = HeddleApp(
@@ -284,6 +287,8 @@ def _lifespan(gateway: Gateway, dispose: Callable[[], Awaitable[None]]) -> Any:
             gateway.shared.start()
         await _take_up_the_past(gateway.past, gateway.book, gateway.settings.max_trajectories)
         await gateway.planning.take_up()
+        if gateway.shared_fleet is not None:
+            await gateway.shared_fleet.start()
         journalling = asyncio.create_task(journal.run()) if journal is not None else None
         for worker in gateway.settings.workers:
             try:
@@ -296,6 +301,8 @@ def _lifespan(gateway: Gateway, dispose: Callable[[], Awaitable[None]]) -> Any:
             yield
         finally:
             await gateway.planning.close()
+            if gateway.shared_fleet is not None:
+                await gateway.shared_fleet.close()
             await gateway.fleet.close()
             await gateway.moving.close()
             await gateway.steps.close()

@@ -148,6 +148,11 @@ class Settings(BaseSettings):
     state_ttl_s: float = Field(
         default=6 * 3600.0, gt=0, description="How long Redis keeps a trajectory after its last step."
     )
+    worker_lease_s: float = Field(
+        default=600.0,
+        ge=1,
+        description="How long Redis keeps a worker that was added while running, once it does not serve.",
+    )
 
     # planner
     planner: str | None = Field(

@@ -267,7 +267,7 @@ class Parts:
                 active: int = (await http.get("/ready")).json()["workers"]["active"]
             except httpx.TransportError:
                 return False  # not listening yet
-            return active == len(urls)
+            return active >= len(urls)
 
         await wait_until(ready, f"{len(urls)} workers in service")
         return Gateway(part, url, http)

@@ -117,3 +117,21 @@ async def test_a_second_gateway_of_one_namespace_says_that_it_does_not_write(
         return (await second.http.get("/ready")).json()["live_state"] == "following"
 
     await until(took_over, "the lease given back")
+
+
+async def test_a_worker_that_was_added_by_hand_survives_kill_9(
+    parts: Any, until: Any, redis_server: Any, namespace: Sequence[str]
+) -> None:
+    engines = [await parts.engine("--speed", "50", "--model", MODEL) for _ in range(2)]
+    options = ("--redis", redis_server.url, *namespace)
+    gateway = await parts.gateway([engines[0].url], *options)
+    (await gateway.http.post("/admin/v1/workers", json={"url": engines[1].url})).raise_for_status()
+
+    async def both(gateway: Any) -> bool:
+        return bool((await gateway.http.get("/ready")).json()["workers"]["active"] == 2)
+
+    await until(lambda: both(gateway), "the worker that was added")
+    await gateway.part.kill()
+    again = await parts.gateway([engines[0].url], *options)
+    await until(lambda: both(again), "the worker that was added, without being added again")
+    await again.is_sound()

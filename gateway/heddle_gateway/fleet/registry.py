@@ -183,6 +183,13 @@ class Fleet:
         """All workers that are not removed, by id."""
         return [self._view(worker) for worker in self._workers.values()]
 
+    def registered(self) -> tuple[tuple[int, WorkerSpec, WorkerState], ...]:
+        """Id, what was said of it under its canonical URL, and state of every worker that is to stay."""
+        return tuple(
+            (worker.worker_id, replace(worker.spec, url=url), worker.state)
+            for url, worker in self._by_url.items()
+        )
+
     def facts(self, worker_id: int) -> WorkerFacts | None:
         worker = self._workers.get(worker_id)
         return worker.facts if worker is not None else None

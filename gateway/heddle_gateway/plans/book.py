@@ -6,7 +6,7 @@ the time and is not stored in it.
 """
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, Literal
 
 from heddle_contracts.planning import ActivatedBy, Plan
@@ -24,6 +24,7 @@ class PlanBook:
         self._lengths: dict[int, array[float]] = {}
         self.last_version = 0
         """The highest that was given."""
+        self.on_change: Callable[[], None] = lambda: None
         self._current: int | None = None
 
     def __len__(self) -> int:
@@ -46,6 +47,7 @@ class PlanBook:
             oldest = min(self._plans.keys() - {self._current, plan.version})
             del self._plans[oldest]
             self._lengths.pop(oldest, None)
+        self.on_change()
 
     def get(self, version: int, now: float) -> Plan | None:
         plan = self._plans.get(version)
@@ -77,10 +79,12 @@ class PlanBook:
         facts = {"expires_at": expires_at, "activated_at": at, "activated_by": by}
         plan = self._plans[version] = self._plans[version].model_copy(update=facts)
         self._current = version
+        self.on_change()
         return plan
 
     def take_out_of_force(self) -> None:
         self._current = None
+        self.on_change()
 
     def _state(self, plan: Plan, now: float) -> State:
         if plan.version == self._current and now < plan.expires_at:

@@ -168,13 +168,19 @@ class PlanKeeper:
         return self._put_in_force(plan, expires_at, now, by)
 
     def resume(self, last_version: int, in_force: PlanRecord | None) -> None:
-        """What an earlier process left: the highest version it gave, and the plan it had in force."""
+        """What an earlier process left: the highest version it gave, and the plan it had in force. Of several
+        such words the plan put in force last counts.
+        """
         self.book.last_version = max(self.book.last_version, last_version)
         if in_force is None or time.time() >= in_force.plan.expires_at:
+            return
+        known = self._earlier or self.book.in_force
+        if known is not None and (known.activated_at or 0.0) >= (in_force.plan.activated_at or 0.0):
             return
         self.book.admit(in_force.plan, in_force.lengths)
         self._earlier = in_force.plan
         self._earlier_until = time.monotonic() + TAKE_UP_WAIT_S
+        self._wake.set()
 
     def workers_changed(self) -> None:
         self._take_up()

@@ -7,6 +7,8 @@ Keys, all with one hash tag so that a cluster keeps them together (``{heddle:NAM
     t:TENANT:ID     a hash: e(poch) and n(umber) of the writer, d(ata), with a time to live
     seen            a sorted set of those keys by when they were written
 
+(`redis_workers` and `redis_plan` keep theirs beside these.)
+
 Every write is compared and set in one script: what an earlier leader still sends, or what comes out of order,
 is refused. All ages are by Redis' own clock (``TIME``, key expiry), so hosts' clocks do not matter.
 """
@@ -27,7 +29,7 @@ TIMEOUT_S: Final = 2.0
 PAGE: Final = 500
 BATCH: Final = 200
 
-_FAULTS: Final = (RedisError, OSError, TimeoutError)
+FAULTS: Final = (RedisError, OSError, TimeoutError)
 
 # KEYS: seen, then one data key an item. ARGV: epoch, time to live in ms, then number and data an item.
 _SAVE: Final = """
@@ -51,8 +53,8 @@ redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now - ttl)
 return refused
 """
 
-# KEYS: seen, then the data keys. ARGV: epoch.
-_REMOVE: Final = """
+# KEYS: seen, then the data keys. ARGV: epoch.  Other sets of keys are kept in the same way.
+REMOVE: Final = """
 local removed = 0
 for i = 2, #KEYS do
   if tonumber(redis.call('HGET', KEYS[i], 'e') or '-1') <= tonumber(ARGV[1]) then
@@ -116,6 +118,31 @@ class Versioned:
     data: str
 
 
+def open_redis(url: str) -> Any:
+    """A client that connects at first use. Raises ValueError for a URL that is none."""
+    return Redis.from_url(
+        url,
+        socket_timeout=TIMEOUT_S,
+        socket_connect_timeout=TIMEOUT_S,
+        decode_responses=True,
+        # The callers have their own ways to try again, with the state of the moment.
+        retry=Retry(NoBackoff(), 0),
+    )
+
+
+def key_tag(namespace: str) -> str:
+    """What all keys of a namespace begin with."""
+    return "{heddle:" + namespace + "}:"
+
+
+async def run_script(script: Any, keys: Sequence[str], values: Sequence[Any]) -> Any:
+    """Raises LiveStoreError."""
+    try:
+        return await script(keys=keys, args=values)
+    except FAULTS as fault:
+        raise LiveStoreError(f"Redis: {fault or type(fault).__name__}") from fault
+
+
 class RedisState:
     """One namespace in one Redis. Raises ValueError for a URL that is none; connects at first use.
 
@@ -123,18 +150,11 @@ class RedisState:
     """
 
     def __init__(self, url: str, *, name: str, ttl_s: float) -> None:
-        self._redis: Any = Redis.from_url(
-            url,
-            socket_timeout=TIMEOUT_S,
-            socket_connect_timeout=TIMEOUT_S,
-            decode_responses=True,
-            # The callers have their own ways to try again, with the state of the moment.
-            retry=Retry(NoBackoff(), 0),
-        )
-        self._tag = "{heddle:" + name + "}:"
+        self._redis = open_redis(url)
+        self._tag = key_tag(name)
         self._ttl_ms = int(ttl_s * 1000)
         self._save = self._redis.register_script(_SAVE)
-        self._remove = self._redis.register_script(_REMOVE)
+        self._remove = self._redis.register_script(REMOVE)
         self._take = self._redis.register_script(_TAKE)
         self._release = self._redis.register_script(_RELEASE)
 
@@ -146,12 +166,12 @@ class RedisState:
     async def take_lease(self, holder: str, ttl_s: float, *, above: int) -> Lease:
         """Takes or renews the lease. A new one gets an epoch above ``above``, whatever Redis forgot."""
         keys = [self._tag + "lease", self._tag + "epoch"]
-        found = await self._run(self._take, keys, [holder, int(ttl_s * 1000), above + 1])
+        found = await run_script(self._take, keys, [holder, int(ttl_s * 1000), above + 1])
         return Lease(int(found[0]), str(found[1]), float(found[2]) / 1000.0)
 
     async def release_lease(self, holder: str) -> None:
         """Nothing happens if another holds it."""
-        await self._run(self._release, [self._tag + "lease"], [holder])
+        await run_script(self._release, [self._tag + "lease"], [holder])
 
     # ---------------------------------------------------------------- trajectories
 
@@ -164,14 +184,14 @@ class RedisState:
             values: list[Any] = [epoch, self._ttl_ms]
             for one in part:
                 values += (one.number, one.data)
-            refused += len(await self._run(self._save, keys, values))
+            refused += len(await run_script(self._save, keys, values))
         return refused
 
     async def remove(self, epoch: int, keys: Iterable[tuple[str, str]]) -> None:
         """Forgets trajectories, (tenant, id) each, unless a newer leader wrote them."""
         found = [self._key(*key) for key in keys]
         for start in range(0, len(found), BATCH):
-            await self._run(self._remove, [self._tag + "seen", *found[start : start + BATCH]], [epoch])
+            await run_script(self._remove, [self._tag + "seen", *found[start : start + BATCH]], [epoch])
 
     async def load(self, limit: int) -> tuple[list[TrajectoryState], int]:
         """Up to ``limit`` trajectories, the one written last first; and how many could not be read."""
@@ -193,7 +213,7 @@ class RedisState:
                         state = _state_of(data)
                         unreadable += state is None
                         found += [state] if state is not None else []
-        except _FAULTS as fault:
+        except FAULTS as fault:
             raise LiveStoreError(f"live state cannot be read from Redis: {fault}") from fault
         return found, unreadable
 
@@ -202,12 +222,6 @@ class RedisState:
     def _key(self, tenant: str, trajectory_id: str) -> str:
         # Tenants are hashes: no colon in them.
         return f"{self._tag}t:{tenant}:{_storable(trajectory_id)}"
-
-    async def _run(self, script: Any, keys: Sequence[str], values: Sequence[Any]) -> Any:
-        try:
-            return await script(keys=keys, args=values)
-        except _FAULTS as fault:
-            raise LiveStoreError(f"Redis: {fault or type(fault).__name__}") from fault
 
 
 def dump(state: TrajectoryState) -> str:

@@ -143,6 +143,24 @@ async def test_a_plan_whose_time_is_over_or_that_an_operators_policy_rules_out_i
     assert (await listed(last)).items[0].state == "expired"
 
 
+@pytest.mark.services
+async def test_redis_knows_the_plan_in_force_though_the_database_is_lost(
+    new_gateway: Any, two_workers: list[Any], planner: Any, until: Any, redis_server: Any, tmp_path: Path
+) -> None:
+    settings = {"planner": planner.url, "auto_plan": False, "redis_url": redis_server.url}
+    settings["namespace"] = "plan-pointer"
+    gateway = await new_gateway(*two_workers, **settings)
+    for _ in range(3):
+        await make(gateway, lengths=[9.0, 5.0])
+    await activate(gateway, 2)
+    await gateway.stop()
+    again = await new_gateway(*two_workers, **settings, database=str(tmp_path / "another.db"))
+    book = again.parts.planning.keeper.book
+    await until(lambda: book.current(time.time()) is not None, "the plan to be taken up")
+    assert (book.current(time.time()).version, tuple(book.lengths(2))) == (2, (9.0, 5.0))
+    assert await make(again) == 4
+
+
 async def test_a_plan_waits_for_all_of_its_workers(
     new_gateway: Any, two_workers: list[Any], planner: Any, until: Any
 ) -> None:

@@ -217,6 +217,8 @@ async def test_without_a_planner_the_gateway_says_so_and_serves(gateway: Any) ->
         "items": [],
         "current": None,
         "planner": "absent",
+        "next_cursor": None,
+        "history": None,
     }
 
 
