@@ -60,7 +60,7 @@ def export_history(location: str, out: Path) -> int:
             count = asyncio.run(_from_postgresql(url, partial))
     except ImportError as error:
         raise DataError(f"--database: {error}; install asyncpg") from error
-    except (exc.SQLAlchemyError, ValueError, OSError) as error:
+    except (exc.SQLAlchemyError, ValueError, OSError, OverflowError) as error:  # a port beyond 65535
         partial.unlink(missing_ok=True)
         raise DataError(f"{location}: cannot be read as a history: {str(error).splitlines()[0]}") from error
     if count == 0:

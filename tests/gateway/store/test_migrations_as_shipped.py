@@ -26,24 +26,31 @@ def run(*arguments: str | Path, cwd: Path = ROOT, **environment: str) -> "subpro
     )
 
 
-async def _upgraded(path: Path) -> None:
-    engine = open_engine(str(path))
+async def _upgraded(location: str) -> None:
+    engine = open_engine(location)
     await schema.upgrade(engine)
     await engine.dispose()
 
 
-def alembic(database: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.services)])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "postgresql":
+        location: str = request.getfixturevalue("postgresql").new_database()
+        return location
+    return str(tmp_path / "history.db")
+
+
+def alembic(database: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
     return run("-m", "alembic", "-c", "migrations/alembic.ini", "-x", f"url={database}", *arguments)
 
 
-def test_alembic_check_finds_nothing_to_add(tmp_path: Path) -> None:
-    asyncio.run(_upgraded(tmp_path / "history.db"))
-    done = alembic(tmp_path / "history.db", "check")
+def test_alembic_check_finds_nothing_to_add(database: str) -> None:
+    asyncio.run(_upgraded(database))
+    done = alembic(database, "check")
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_alembic_goes_up_and_down_by_itself(tmp_path: Path) -> None:
-    database = tmp_path / "history.db"
+def test_alembic_goes_up_and_down_by_itself(database: str) -> None:
     for step in (("upgrade", "head"), ("downgrade", "base"), ("upgrade", "head")):
         done = alembic(database, *step)
         assert done.returncode == 0, done.stderr
