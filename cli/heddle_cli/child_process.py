@@ -66,6 +66,10 @@ class Child:
         return await Child.start(self.name, [*self._arguments, *port])
 
     @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
     def exit_code(self) -> int | None:
         """None while it runs; minus the signal's number where one killed it."""
         return self._process.returncode

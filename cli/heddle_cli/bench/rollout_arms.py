@@ -1,6 +1,7 @@
 """The arms of the rollout benchmark: each a fresh gateway on fresh emulated workers, and the same agents."""
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -9,6 +10,9 @@ from typing import Any, Final
 
 import httpx
 
+from heddle_cli.bench.process_usage import usage
+from heddle_cli.bench.rollout_journal import JournalSummary, summarise
+from heddle_cli.bench.rollout_lateness import Lateness, held_seconds, lateness_of
 from heddle_cli.child_process import Child
 from heddle_cli.demo.arm import (
     START_TIMEOUT_S,
@@ -35,14 +39,19 @@ ARMS: Final = {policy.name: policy for policy in (HEDDLE, *BASELINES)}
 @dataclass(frozen=True, slots=True)
 class ArmResult:
     """What one arm showed. ``core``: the decision core's counts at the end; ``planner``: of the gateway's
-    metrics; ``servers``: what each worker says of itself.
+    metrics; ``core_policy``: the policy it began with; ``servers``: what each worker says of itself;
+    ``cpu_s``: processor seconds of each part during the rollout; ``journal``: where one was kept.
     """
 
     policy: Policy
     report: RolloutReport
+    lateness: Lateness
+    core_policy: Mapping[str, Any]
     core: Mapping[str, int]
     planner: Mapping[str, float]
     servers: Sequence[Mapping[str, Any]]
+    cpu_s: Mapping[str, float]
+    journal: JournalSummary | None
 
 
 async def run_arm(
@@ -57,6 +66,8 @@ async def run_arm(
     announced to it, as a trainer would; baselines need neither.
     """
     planned = policy is HEDDLE
+    database, journal = scratch / f"{policy.name}.db", scratch / f"{policy.name}.journal.jsonl"
+    ids: dict[str, str] = {}
     async with AsyncExitStack() as stack:
         children: list[Child] = []
 
@@ -67,11 +78,11 @@ async def run_arm(
             children.append(child)
             return child
 
-        options = ["--database", str(scratch / f"{policy.name}.db"), *policy.options()]
+        options = ["--database", str(database), *policy.options()]
         if planned:
             planner = await start("planner", ["--port", "0"], listens=True)
             options += ["--planner", (await planner.ready_line(START_TIMEOUT_S))["planner"]]
-            options += ["--journal", str(scratch / f"{policy.name}.journal.jsonl")]
+            options += ["--journal", str(journal)]
         emulated = await start("emulate", cluster.options(), listens=True)
         urls = (await emulated.ready_line(START_TIMEOUT_S))["workers"]
         port = free_port()
@@ -83,7 +94,10 @@ async def run_arm(
         )
         await wait_for_workers(http, gateway, len(urls))
         servers = [(await http.get(f"{url}/server_info")).json() for url in urls]
-        ids = await _announce(http, trajectories) if planned else {}
+        core_policy = (await http.get("/admin/v1/policy")).raise_for_status().json()
+        if planned:
+            ids = await _announce(http, trajectories)
+        before = _cpu_seconds(children)
         report = await watched(
             run_rollout(
                 f"{base_url}/v1",
@@ -91,12 +105,32 @@ async def run_arm(
                 settings,
                 on_progress=on_progress,
                 name_of=lambda one: ids.get(one.id, one.id),
+                lean=True,
             ),
             children,
         )
+        cpu_s = {name: now - before[name] for name, now in _cpu_seconds(children).items()}
         stats = (await http.get("/admin/v1/stats")).raise_for_status().json()
         metrics = (await http.get("/metrics")).raise_for_status().text
-        return ArmResult(policy, report, stats["core"], _planner_metrics(metrics), servers)
+    # The gateway has ended: its history and its journal are whole.
+    by_id = held_seconds(database)
+    held = {one.id: by_id.get(ids.get(one.id, one.id), 0.0) for one in trajectories}
+    return ArmResult(
+        policy,
+        report,
+        lateness_of(report, settings, held),
+        core_policy,
+        stats["core"],
+        _planner_metrics(metrics),
+        servers,
+        cpu_s,
+        summarise(journal) if planned else None,
+    )
+
+
+def _cpu_seconds(children: Sequence[Child]) -> dict[str, float]:
+    """Of each part so far; the agents are this process."""
+    return {"agents": time.process_time()} | {child.name: usage(child.pid).cpu_s for child in children}
 
 
 async def _announce(http: httpx.AsyncClient, trajectories: Sequence[RecordedTrajectory]) -> dict[str, str]:

@@ -2,11 +2,11 @@
 
 import asyncio
 import json
-import subprocess
-import sys
 import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from importlib.resources import as_file, files
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -15,22 +15,17 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from heddle_cli.bench.rollout_arms import ARMS, ArmResult, run_arms
-from heddle_cli.bench.rollout_workload import TooFewTasks, make_groups, write_trace
+from heddle_cli.bench.rollout_report import ReportMismatch, merged, report_of, row_of, show
+from heddle_cli.bench.rollout_simulated import simulated
+from heddle_cli.bench.rollout_workload import TooFewTasks, make_groups
 from heddle_cli.demo.arm import Cluster, Policy
 from heddle_cli.exit_codes import CommandFailed, Exit
 from heddle_cli.replay.agent import ReplaySettings
 from heddle_cli.replay.loader import RecordedTrajectory, RecordError, load, load_shipped
 from heddle_cli.replay.rollout import Progress as RolloutProgress
-from heddle_cli.terminal import print_table
 
 DEFAULT_GAP_S: Final = 1.0
-SHOWN_COUNTS: Final = (
-    "moves_total",
-    "migrations_total",
-    "stolen_total",
-    "preemptions_total",
-    "holds_expired_total",
-)
+WORKERS: Final = "qwen3-32b-h200"
 
 
 def rollout(
@@ -39,47 +34,91 @@ def rollout(
     records: Annotated[
         str, typer.Option(help="Recorded trajectories: a shipped set (vorflux, tau_airline) or a file.")
     ] = "vorflux",
-    max_steps: Annotated[int, typer.Option(min=1, help="Records with more steps are left out.")] = 100,
+    max_steps: Annotated[int, typer.Option(min=1, help="Records with more steps are left out.")] = 60,
+    scale_output: Annotated[
+        float, typer.Option(min=0.01, help="Every answer is so many times as long as recorded.")
+    ] = 1.0,
     tp: Annotated[str, typer.Option(help="MP degrees of the emulated workers.")] = "4,2,2,1,1,1,1,1",
-    slots: Annotated[int, typer.Option(min=1, help="Requests that each emulated worker runs at once.")] = 64,
-    speed: Annotated[float, typer.Option(help="Emulated seconds per real second.")] = 20.0,
+    slots: Annotated[int, typer.Option(min=1, help="Requests that each emulated worker runs at once.")] = 16,
+    speed: Annotated[float, typer.Option(min=0.01, help="Emulated seconds per real second.")] = 20.0,
     seed: Annotated[int, typer.Option(help="Which of the records take part.")] = 1,
-    policies: Annotated[str, typer.Option(help="Which arms run, in this order.")] = ",".join(ARMS),
-    profile: Annotated[Path | None, typer.Option(help="Timing of the emulated workers.")] = None,
+    arms: Annotated[str, typer.Option(help="Which policies run, in this order.")] = ",".join(ARMS),
+    repeat: Annotated[int, typer.Option(min=1, help="So many times each, in turn.")] = 1,
+    profile: Annotated[
+        Path | None, typer.Option(help=f"Timing of the emulated workers; by default that of {WORKERS}.")
+    ] = None,
     json_path: Annotated[Path | None, typer.Option("--json", help="Write the report to this file.")] = None,
+    merge: Annotated[
+        list[Path] | None, typer.Option(help="Run nothing: show these reports of parts as one. Repeatable.")
+    ] = None,
     keep: Annotated[Path | None, typer.Option(help="Folder for logs, histories and the journal.")] = None,
 ) -> None:
     """Run one rollout live under each policy, and simulate the same trace; makespans side by side.
 
-    Exit code 1 if a step was lost. Agents, gateway and workers share this machine: where it is busy, steps
-    take longer than their emulated time, and the simulator, which knows no such thing, is ahead.
+    Exit code 1 if a step was lost. Agents, gateway and workers share this machine; what it added to the time
+    is measured, and a row that it distorted says so.
     """
-    unknown = [name for name in policies.split(",") if name not in ARMS]
-    if unknown:
-        raise typer.BadParameter(f"{unknown[0]!r} is none of {', '.join(ARMS)}", param_hint="--policies")
+    if merge:
+        try:
+            report = merged(merge)
+        except (ReportMismatch, OSError, ValueError, KeyError) as error:
+            raise CommandFailed(Exit.USAGE, f"--merge: {error}") from error
+        _deliver(report, json_path)
+        return
+    wanted = _arms(arms)
     try:
         known = load(Path(records)) if Path(records).exists() else load_shipped(records)
-        chosen = make_groups(known, groups=groups, samples=samples, max_steps=max_steps, seed=seed)
+        chosen = make_groups(
+            known, groups=groups, samples=samples, max_steps=max_steps, scale_output=scale_output, seed=seed
+        )
     except (RecordError, TooFewTasks) as error:
         raise CommandFailed(Exit.USAGE, f"--records: {error}") from error
     settings = ReplaySettings(speed=speed, default_gap_s=DEFAULT_GAP_S)
-    cluster = Cluster(tp=tp, slots=slots, speed=speed, profile=profile)
-    with tempfile.TemporaryDirectory(prefix="heddle-rollout-") as folder:
-        scratch = Path(folder)
-        if keep is not None:
-            keep.mkdir(parents=True, exist_ok=True)
-            scratch = keep.resolve()
-        arms = [ARMS[name] for name in policies.split(",")]
-        results = _run(arms, cluster, chosen, settings, scratch)
-        forecasts = _simulated(arms, chosen, settings, results[0].servers, scratch)
-    report = _report(results, forecasts, chosen, cluster)
-    _show(report)
-    if json_path is not None:
-        json_path.parent.mkdir(parents=True, exist_ok=True)
-        json_path.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    setting = {
+        "groups": groups,
+        "samples": samples,
+        "trajectories": len(chosen),
+        "steps": sum(len(one.steps) for one in chosen),
+        "records": records,
+        "max_steps": max_steps,
+        "scale_output": scale_output,
+        "seed": seed,
+        "tp": tp,
+        "slots": slots,
+        "speed": speed,
+        "workers": WORKERS if profile is None else json.loads(profile.read_text(encoding="utf-8")),
+    }
+    rows = []
+    results = []
+    with (
+        as_file(files("heddle_cli.bench") / "rollout_workers.json") as packaged,
+        tempfile.TemporaryDirectory(prefix="heddle-rollout-") as folder,
+    ):
+        cluster = Cluster(tp=tp, slots=slots, speed=speed, profile=profile or packaged)
+        for number in range(repeat):
+            scratch = (Path(folder) if keep is None else keep.resolve()) / f"{number + 1}"
+            scratch.mkdir(parents=True, exist_ok=True)
+            results = _run(wanted, cluster, chosen, settings, scratch)
+            said = simulated(results, chosen, settings, scratch)
+            rows += [row_of(result, said[result.policy.name]) for result in results]
+    _deliver(report_of(setting, rows), json_path)
     for result in results:
         if result.report.lost_steps:
             raise CommandFailed(Exit.FAILED, f"{result.policy.name}: {result.report.errors[0]}")
+
+
+def _arms(names: str) -> list[Policy]:
+    unknown = [name for name in names.split(",") if name not in ARMS]
+    if unknown:
+        raise typer.BadParameter(f"{unknown[0]!r} is none of {', '.join(ARMS)}", param_hint="--arms")
+    return [ARMS[name] for name in names.split(",")]
+
+
+def _deliver(report: dict[str, Any], json_path: Path | None) -> None:
+    show(report)
+    if json_path is not None:
+        json_path.parent.mkdir(parents=True, exist_ok=True)
+        json_path.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
 
 
 def _run(
@@ -97,141 +136,22 @@ def _run(
         TextColumn("steps, {task.fields[agents]} trajectories done,"),
         TimeElapsedColumn(),
         console=Console(stderr=True),
+        refresh_per_second=2,
     )
     tasks: dict[str, Any] = {}
 
-    def show(policy: Policy, now: RolloutProgress) -> None:
+    def note(policy: Policy, now: RolloutProgress) -> None:
         if policy.name not in tasks:
             tasks[policy.name] = bar.add_task(policy.name, total=total, agents=0)
         bar.update(tasks[policy.name], completed=now.steps_done, agents=now.trajectories_done)
 
-    with bar:
-        return asyncio.run(run_arms(arms, cluster, chosen, settings, scratch, show))
+    with bar, asyncio.Runner(loop_factory=_fast_loop()) as runner:
+        return runner.run(run_arms(arms, cluster, chosen, settings, scratch, note))
 
 
-def _simulated(
-    arms: Sequence[Policy],
-    chosen: Sequence[RecordedTrajectory],
-    settings: ReplaySettings,
-    servers: Sequence[Mapping[str, Any]],
-    scratch: Path,
-) -> dict[str, dict[str, Any]]:
-    """What the simulator says of the same trace on the same workers, by policy. Raises CommandFailed."""
-    trace, cluster = scratch / "trace.jsonl", scratch / "cluster.json"
-    write_trace(chosen, settings, trace)
-    rows = {
-        arm.name: {"order": arm.order, "placement": arm.placement, "admission": arm.admission} for arm in arms
-    }
-    cluster.write_text(json.dumps({"workers": [_worker(one) for one in servers], "policies": rows}))
-    done = subprocess.run(
-        [sys.executable, "-m", "heddle_cli", "forecast", str(trace), "--cluster", str(cluster)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        raise CommandFailed(Exit.FAILED, f"the simulator: {done.stderr.strip()}")
-    found: dict[str, dict[str, Any]] = json.loads(done.stdout)
-    return found
-
-
-def _worker(server: Mapping[str, Any]) -> dict[str, Any]:
-    """An emulated worker's costs at its MP degree, in the simulator's words."""
-    timing, degree = server["heddle_timing"], int(server["tp_size"])
-    compute = degree ** timing["scaling"]
-    base = timing["decode_fixed_s"] + timing["decode_weights_s"] / degree
-    each = timing["decode_request_s"] / compute
-    return {
-        "degree": degree,
-        "slots": int(server["max_running_requests"]),
-        "kv_tokens": int(server["max_total_num_tokens"]),
-        "costs": {
-            "batches": [1, 2],
-            "step_seconds": [base + each, base + 2 * each],
-            "context_token_s": timing["decode_context_s"] / degree,
-            "prefill_fixed_s": timing["prefill_fixed_s"],
-            "prefill_token_s": timing["prefill_token_s"] / compute,
-            "prefill_pair_s": timing["prefill_context_s"] / compute,
-        },
-    }
-
-
-def _report(
-    results: Sequence[ArmResult],
-    forecasts: Mapping[str, Mapping[str, Any]],
-    chosen: Sequence[RecordedTrajectory],
-    cluster: Cluster,
-) -> dict[str, Any]:
-    return {
-        "trajectories": len(chosen),
-        "steps": sum(len(one.steps) for one in chosen),
-        "tp": cluster.tp,
-        "slots": cluster.slots,
-        "speed": cluster.speed,
-        "lower_bound_s": next(iter(forecasts.values()))["lower_bound_s"],
-        "policies": {
-            result.policy.name: {
-                "policy": asdict(result.policy),
-                "makespan_s": result.report.makespan_s,
-                "simulated_makespan_s": forecasts[result.policy.name]["makespan_s"],
-                "to_simulated": result.report.makespan_s / forecasts[result.policy.name]["makespan_s"],
-                "median_s": result.report.quantile_s(0.5),
-                "p99_s": result.report.quantile_s(0.99),
-                "cached_share": result.report.cached_share,
-                "steps_lost": result.report.lost_steps,
-                "core": dict(result.core),
-                "planner": dict(result.planner),
-            }
-            for result in results
-        },
-    }
-
-
-def _show(report: Mapping[str, Any]) -> None:
-    print(
-        f"\n{report['trajectories']} trajectories, {report['steps']} steps under each policy, emulated"
-        " workers of"
-        f" MP degree {report['tp']} with {report['slots']} slots, clock x{report['speed']:g}; emulated"
-        " seconds."
-        f" Lower bound {report['lower_bound_s']:.0f} s.\n"
-    )
-    print_table(
-        (
-            "policy",
-            "#live",
-            "#simulated",
-            "#live / simulated",
-            "#median",
-            "#p99",
-            "#cached",
-            "#lost",
-            "#moves",
-        ),
-        [
-            (
-                name,
-                f"{row['makespan_s']:.0f} s",
-                f"{row['simulated_makespan_s']:.0f} s",
-                f"{row['to_simulated']:.2f}",
-                f"{row['median_s']:.0f} s",
-                f"{row['p99_s']:.0f} s",
-                f"{row['cached_share']:.1%}",
-                row["steps_lost"],
-                row["core"].get("moves_total", 0),
-            )
-            for name, row in report["policies"].items()
-        ],
-    )
-    heddle = report["policies"].get("heddle")
-    others = {name: row for name, row in report["policies"].items() if name != "heddle"}
-    if heddle is None:
-        return
-    if others:
-        best = min(others, key=lambda name: float(others[name]["makespan_s"]))
-        gain = others[best]["makespan_s"] / heddle["makespan_s"]
-        print(f"\nheddle's rollout ends {gain:.2f}x as fast as under {best}, the best of the others.")
-    counts = {name: value for name, value in heddle["core"].items() if name in SHOWN_COUNTS}
-    counts |= {name: value for name, value in heddle["core"].items() if name.startswith("migrations_")}
-    counts |= {name: round(value) for name, value in heddle["planner"].items() if value}
-    for name, value in counts.items():
-        print(f"  {name} {value}")
+def _fast_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop's event loop where it is installed; None for asyncio's own."""
+    if find_spec("uvloop") is None:
+        return None
+    factory: Callable[[], asyncio.AbstractEventLoop] = import_module("uvloop").new_event_loop
+    return factory

@@ -26,10 +26,16 @@ class TooFewTasks(ValueError):
 
 
 def make_groups(
-    known: Sequence[RecordedTrajectory], *, groups: int, samples: int, max_steps: int, seed: int
+    known: Sequence[RecordedTrajectory],
+    *,
+    groups: int,
+    samples: int,
+    max_steps: int,
+    seed: int,
+    scale_output: float = 1.0,
 ) -> list[RecordedTrajectory]:
-    """``groups`` tasks of ``samples`` trajectories each, of records of at most ``max_steps`` steps. Raises
-    TooFewTasks.
+    """``groups`` tasks of ``samples`` trajectories each, of records of at most ``max_steps`` steps; every
+    answer ``scale_output`` times as long. Raises TooFewTasks.
     """
     draw = random.Random(seed)
     by_task: dict[str, list[RecordedTrajectory]] = {}
@@ -42,16 +48,24 @@ def make_groups(
         )
     chosen = draw.sample(sorted(by_task), groups)
     return [
-        _sample(by_task[task][number % len(by_task[task])], number, number >= len(by_task[task]), draw)
+        _sample(
+            by_task[task][number % len(by_task[task])],
+            number,
+            number >= len(by_task[task]),
+            scale_output,
+            draw,
+        )
         for task in chosen
         for number in range(samples)
     ]
 
 
-def _sample(one: RecordedTrajectory, number: int, copied: bool, draw: random.Random) -> RecordedTrajectory:
-    factor = 1.0
+def _sample(
+    one: RecordedTrajectory, number: int, copied: bool, scale: float, draw: random.Random
+) -> RecordedTrajectory:
+    factor = scale
     if copied:
-        factor = math.exp(draw.gauss(-(WITHIN_GROUP_SIGMA**2) / 2, WITHIN_GROUP_SIGMA))
+        factor *= math.exp(draw.gauss(-(WITHIN_GROUP_SIGMA**2) / 2, WITHIN_GROUP_SIGMA))
     steps = tuple(
         replace(step, output_tokens=max(1, round(step.output_tokens * factor))) for step in one.steps
     )

@@ -4,20 +4,17 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Final
 
-from openai import AsyncOpenAI
-
 from heddle_cli.replay.agent import ReplaySettings, StepResult, TrajectoryResult, replay
+from heddle_cli.replay.conversation import Conversation
+from heddle_cli.replay.lean_conversation import LeanAgents
 from heddle_cli.replay.loader import RecordedTrajectory
+from heddle_cli.replay.sdk_conversation import SdkAgents
 
 NO_KEY: Final = "none"
 """The SDK insists on a key; a gateway without authentication ignores it."""
-AGENTS_PER_CLIENT: Final = 8
-"""Agents that share an SDK client. Its connection pool is searched at every request, so one pool for all gets
-slow; a client for each costs a TLS context of some 20 ms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +76,12 @@ async def run_rollout(
     on_progress: Callable[[Progress], None] | None = None,
     api_key: str = NO_KEY,
     name_of: Callable[[RecordedTrajectory], str] | None = None,
+    lean: bool = False,
 ) -> RolloutReport:
-    """Starts all agents at once and waits for the last. ``base_url`` ends in /v1, as the SDK wants it.
+    """Starts all agents at once and waits for the last. ``base_url`` ends in /v1.
 
-    ``name_of``: what each trajectory calls itself to the gateway; without it nothing names them.
+    ``name_of``: what each trajectory calls itself to the gateway; without it nothing names them. ``lean``:
+    agents that cost next to nothing instead of such on the openai SDK; they do not stream.
     """
     total = sum(len(trajectory.steps) for trajectory in trajectories)
     steps_done = trajectories_done = 0
@@ -96,22 +95,21 @@ async def run_rollout(
         steps_done += 1
         report()
 
-    async def one(client: AsyncOpenAI, trajectory: RecordedTrajectory) -> TrajectoryResult:
+    async def one(conversation: Conversation, trajectory: RecordedTrajectory) -> TrajectoryResult:
         nonlocal trajectories_done
-        name = name_of(trajectory) if name_of is not None else None
-        result = await replay(client, trajectory, settings, count_step, name)
+        result = await replay(conversation, trajectory, settings, count_step)
         trajectories_done += 1
         report()
         return result
 
-    async with AsyncExitStack() as stack:
-        clients = [
-            await stack.enter_async_context(AsyncOpenAI(base_url=base_url, api_key=api_key))
-            for _ in range(-(-len(trajectories) // AGENTS_PER_CLIENT))
-        ]
+    names = [name_of(record) if name_of is not None else None for record in trajectories]
+    conversations: list[Conversation]
+    async with LeanAgents(base_url, api_key) if lean else SdkAgents(base_url, api_key, len(names)) as agents:
+        if isinstance(agents, LeanAgents):
+            conversations = [agents.open(settings.model, name) for name in names]
+        else:
+            conversations = [agents.open(settings.model, name, stream=settings.stream) for name in names]
         started = time.monotonic()
-        results = await asyncio.gather(
-            *(one(clients[place // AGENTS_PER_CLIENT], record) for place, record in enumerate(trajectories))
-        )
+        results = await asyncio.gather(*map(one, conversations, trajectories))
         makespan = (time.monotonic() - started) * settings.speed
     return RolloutReport(tuple(results), makespan, settings.speed)

@@ -2,13 +2,17 @@
 
     TRACE           records as in `records`, acted out as they are, all from the start
     --cluster FILE  {"workers": [{"degree", "slots", "kv_tokens", "costs": {...}}, ...],
-                     "policies": {NAME: {FIELD: VALUE, ...}, ...}}   costs: `heddle_sim::costs::Costs`
+                     "policies": {NAME: {FIELD: VALUE, ...}, ...},  costs: `heddle_sim::costs::Costs`
+                     "forecasts": {NAME: [[[MEAN, SIGMA], ...], ...]},   optional: what a policy was told
+                                          before each step of each trajectory, in the order of the trace
+                     "run": {FIELD: VALUE, ...}}     optional: further fields of `heddle_sim::spec::Spec`
 
 Prints ``{NAME: {"makespan_s", "lower_bound_s", ...}}``. Exit code 2 where the input does not fit.
 """
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -39,7 +43,14 @@ def forecast(
         described = json.loads(cluster.read_text(encoding="utf-8"))
         kind = parse_prediction(prediction)
         found = {
-            name: _run(scripts, described["workers"], policy, kind, seed)
+            name: _run(
+                _told(scripts, described.get("forecasts", {}).get(name)),
+                described["workers"],
+                policy,
+                kind,
+                described.get("run", {}),
+                seed,
+            )
             for name, policy in described["policies"].items()
         }
     except (OSError, RecordError, PredictionError, ValueError, KeyError, TypeError) as error:
@@ -66,25 +77,47 @@ def script_of(record: Record, group: int) -> Script:
     )
 
 
+def _told(scripts: list[Script], forecasts: list[Any] | None) -> list[Script]:
+    """The scripts with what was said before their steps. Raises ValueError."""
+    if forecasts is None:
+        return scripts
+    if len(forecasts) != len(scripts):
+        raise ValueError(f"forecasts: are of {len(forecasts)} trajectories, the trace has {len(scripts)}")
+    found = []
+    for place, (script, told) in enumerate(zip(scripts, forecasts, strict=True)):
+        if len(told) != len(script.turns):
+            raise ValueError(f"forecasts[{place}]: are of {len(told)} steps, not {len(script.turns)}")
+        pairs = tuple((max(1.0, float(mean)), float(sigma)) for mean, sigma in told)
+        found.append(replace(script, forecasts=pairs))
+    return found
+
+
 def _run(
     scripts: list[Script],
     workers: list[Mapping[str, Any]],
     policy: Mapping[str, Any],
     kind: Mapping[str, Any],
+    run: Mapping[str, Any],
     seed: int,
 ) -> dict[str, Any]:
     truth = {
-        str(worker["degree"]): {name: worker[name] for name in ("costs", "slots", "kv_tokens")}
+        str(worker["degree"]): {
+            name: worker[name] for name in ("costs", "slots", "kv_tokens", "link") if name in worker
+        }
         for worker in workers
     }
     native = to_native(scripts)
+    if all(script.forecasts for script in scripts):
+        kind = {"kind": "recorded"}
     spec = json.dumps(
         {
+            **run,
             "truth": truth,
             "workers": [worker["degree"] for worker in workers],
             "policy": dict(policy),
             "prediction": kind if policy.get("placement") == "by_rank" else {"kind": "none"},
-            "most_output": max(turn.output for script in scripts for turn in script.turns),
+            # Each request asks for the tokens that it gets: never less than its step's own.
+            "most_output": 1,
             "seed": seed,
         }
     )

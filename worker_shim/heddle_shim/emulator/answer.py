@@ -80,6 +80,8 @@ class Answer:
     calls: list[Call]
     finish: Finish
     matched_stop: int | str | None = None
+    encoded: list[tuple[str, bytes]] = field(default_factory=list, repr=False)
+    """Its texts as the client will send them back, with their tokens; not all need be here."""
     _pieces: list[str] | None = field(default=None, repr=False)
 
     def pieces(self) -> list[str]:
@@ -132,9 +134,10 @@ def _spoken(request: AnswerRequest, length: int, finish: Finish) -> Answer:
     text, tokens = pseudo_words(request.seed, words, leading_space=request.leading_space)
     if (cut := _cut_at_stop(text, tokens, request.stop)) is not None:
         return cut
+    encoded = [(text, tokens)]
     if finish is Finish.STOP:
-        return Answer(tokens + END, text, [], finish, int(Special.END))
-    return Answer(tokens, text, [], finish)
+        return Answer(tokens + END, text, [], finish, int(Special.END), encoded)
+    return Answer(tokens, text, [], finish, encoded=encoded)
 
 
 def _cut_at_stop(text: str, tokens: bytes, stops: tuple[str, ...]) -> Answer | None:
@@ -188,6 +191,7 @@ def _calling(request: AnswerRequest, length: int, wanted: int, draw: random.Rand
         spoken = spare
     text, tokens = pseudo_words(request.seed ^ 1, spoken, leading_space=request.leading_space)
     parts = [tokens]
+    encoded = [(text, tokens)]
     calls: list[Call] = []
     padding = spare - spoken
     for (name, frame), own in zip(frames, overhead, strict=True):
@@ -195,10 +199,11 @@ def _calling(request: AnswerRequest, length: int, wanted: int, draw: random.Rand
         padded = _pad(frame, body, request.seed)
         arguments, ids = padded if padded is not None else (frame.head, encode(frame.head))
         calls.append(Call(name, arguments))
+        encoded.append((arguments, ids))
         parts += (CALL, encode(name), CALL_ARGUMENTS, ids, CALL_END)
         padding = 0
     parts.append(END)
-    return Answer(b"".join(parts), text, calls, Finish.TOOL_CALLS)
+    return Answer(b"".join(parts), text, calls, Finish.TOOL_CALLS, encoded=encoded)
 
 
 def _pad(frame: JsonFrame, length: int, seed: int) -> tuple[str, bytes] | None:

@@ -93,6 +93,9 @@ class ChatReply:
         self._worker = worker
         self._sampling: Sampling = sampling
         self._work: PromptWork = plan_prompt(worker, sampling, prompt, sampling.rid, leading_space=False)
+        for choice in self._work.choices:
+            for said, tokens in choice.answer.encoded:
+                worker.memo.learn(said, tokens)
         self._created = int(time.time())
         self._model = text(body, "model") or worker.settings.model
         self._streams = [_ChoiceStream(choice, index) for index, choice in enumerate(self._work.choices)]

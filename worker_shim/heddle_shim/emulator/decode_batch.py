@@ -11,7 +11,9 @@ RETRACT_DECODE_STEPS: Final = 20
 
 
 class DecodeBatch:
-    """Members are in state ``RUNNING`` and hold the KV of all their tokens but the last sampled one."""
+    """Members are in state ``RUNNING`` and hold the KV of all their tokens but the last sampled one: with
+    pages of one token exactly as many tokens as are computed.
+    """
 
     def __init__(self, pool: KvPool) -> None:
         self._pool = pool
@@ -41,6 +43,8 @@ class DecodeBatch:
 
     def kv_for(self, steps: int) -> int:
         """KV tokens the members still need for so many steps."""
+        if self._pool.page_size == 1:
+            return steps * len(self._members)
         pages = self._pool.pages
         return sum(max(0, pages(one.computed + steps) - one.held) for one in self._members)
 
@@ -60,6 +64,14 @@ class DecodeBatch:
 
     def advance(self, steps: int) -> None:
         """Every member samples ``steps`` tokens."""
+        if self._pool.page_size == 1:
+            # Each takes as many tokens, so room is made once; this runs for every member of every segment.
+            if not self._pool.grow_each([one.kv for one in self._members], steps):
+                raise AssertionError("a decode segment outran the KV pool")
+            for generation in self._members:
+                generation.made += steps
+                generation.computed += steps
+            return
         for generation in self._members:
             generation.made += steps
             generation.computed += steps

@@ -70,6 +70,8 @@ class Engine:
         self._ratio = NewTokenRatio()
         self._decoding = Decoding(config, costs, self.pool, self._ratio, self.totals)
         self._retract_all = False
+        self._aborts_wanted = False
+        """A running sequence, or one that will be when its prefill ends, is to be aborted."""
         self._finished: list[Generation] = []
 
     # ------------------------------------------------------------------------------------------ events
@@ -104,7 +106,7 @@ class Engine:
             generation.message = "Abort in waiting queue"
             self._end(generation, self.now, Ending.ABORTED)
         elif generation.state in (State.PREFILLING, State.RUNNING):
-            generation.abort_wanted = True
+            generation.abort_wanted = self._aborts_wanted = True
             self.disturb()
 
     def pause(self, now: float, mode: PauseMode) -> None:
@@ -259,9 +261,11 @@ class Engine:
 
     def _settle(self, at: float) -> None:
         """Between two steps: ends what was aborted and takes back what a pause retracts."""
-        for generation in [gen for gen in self.running if gen.abort_wanted]:
-            self.running.leave(generation)
-            self._end(generation, at, Ending.ABORTED)
+        if self._aborts_wanted:
+            self._aborts_wanted = False
+            for generation in [gen for gen in self.running if gen.abort_wanted]:
+                self.running.leave(generation)
+                self._end(generation, at, Ending.ABORTED)
         if self._chunked is not None and self._chunked.abort_wanted:
             chunked, self._chunked = self._chunked, None
             self._end(chunked, at, Ending.ABORTED)
@@ -291,6 +295,8 @@ class Engine:
     # ------------------------------------------------------------------------------------------ prefill
 
     def _start_prefill(self, at: float) -> bool:
+        if not self.waiting and self._chunked is None:
+            return False
         adder = PrefillPass(self.pool, self.running, self._ratio.value, self.config.chunked_prefill_size)
         if self._chunked is not None and adder.resume(self._chunked) is not Admission.ADDED:
             # Nothing can be evicted for the rest of a prompt: give its KV back and queue it again.

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 import uvicorn
-from starlette.applications import Starlette
+from starlette.types import ASGIApp
 
 from heddle_shim.emulator.clock import Clock, ScaledClock
 from heddle_shim.emulator.http import worker_app
@@ -137,7 +137,7 @@ class FleetServer:
             listener.close()
 
 
-def _config(app: Starlette) -> uvicorn.Config:
+def _config(app: ASGIApp) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         log_config=None,
@@ -146,4 +146,5 @@ def _config(app: Starlette) -> uvicorn.Config:
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=2,
         server_header=False,
+        proxy_headers=False,
     )

@@ -5,6 +5,7 @@ tree prefix it started from plus private pages; only unlocked tree tokens are ev
 shared in part.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from heddle_shim.emulator.radix import Node, RadixTree
@@ -74,6 +75,17 @@ class KvPool:
         self.private += wanted
         return True
 
+    def grow_each(self, holds: Sequence[KvHold], tokens: int) -> bool:
+        """So many more tokens of KV for each, in pages of one token; False, and nothing changed, without
+        room.
+        """
+        if not self.ensure_free(tokens * len(holds)):
+            return False
+        for hold in holds:
+            hold.private += tokens
+        self.private += tokens * len(holds)
+        return True
+
     def ensure_free(self, tokens: int) -> bool:
         """Evicts until ``tokens`` are free; False, and nothing evicted, if that cannot be had."""
         if tokens > self.obtainable:
@@ -88,10 +100,7 @@ class KvPool:
 
         Pages that another request published meanwhile are duplicates and are freed.
         """
-        # The locked prefix stays locked throughout, so the insert finds at least that much.
-        _, node = self.tree.insert(tokens)
-        self.tree.lock(node)
-        self.tree.unlock(hold.node)
+        node = self.tree.extend(hold.node, hold.shared, tokens)
         length = len(tokens) // ID_BYTES
         shared = length // self.page_size * self.page_size
         self.private -= hold.private

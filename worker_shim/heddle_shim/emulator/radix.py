@@ -53,23 +53,33 @@ class RadixTree:
 
     def match(self, tokens: bytes) -> tuple[int, Node]:
         """Longest known prefix in whole pages: (its tokens, its last node). Marks it as used now."""
-        node, end = self._walk(tokens)
+        node, end = self._walk(tokens, self.root, 0)
         return end // ID_BYTES, node
 
     def insert(self, tokens: bytes) -> tuple[int, Node]:
         """Adds the whole pages of ``tokens``; returns (tokens that were known before, last node)."""
-        node, end = self._walk(tokens)
-        usable = len(tokens) // self._page_bytes * self._page_bytes
-        if end < usable:
-            leaf = Node(tokens[end:usable], node)
-            leaf.last_used = self._tick
-            node.children[leaf.key[: self._page_bytes]] = leaf
-            added = (usable - end) // ID_BYTES
-            self.size += added
-            self.evictable += added
-            self._offer(leaf)
-            return end // ID_BYTES, leaf
-        return end // ID_BYTES, node
+        node, end = self._walk(tokens, self.root, 0)
+        return end // ID_BYTES, self._add(tokens, node, end)
+
+    def extend(self, locked: Node, known: int, tokens: bytes) -> Node:
+        """Adds ``tokens``, whose first ``known`` ones end at a node that is locked for this sequence; the
+        lock moves to the last node, which is returned.
+
+        The same as ``insert``, ``lock`` of the new node and ``unlock`` of the old one, without the way down
+        from the root: a trajectory's history is a chain of many nodes.
+        """
+        above = locked
+        node, end = self._walk(tokens, locked, known * ID_BYTES)
+        while above is not self.root:
+            above.last_used = self._tick
+            above = _parent(above)
+        node = last = self._add(tokens, node, end)
+        while node is not locked:
+            if node.locks == 0:
+                self.evictable -= len(node.key) // ID_BYTES
+            node.locks += 1
+            node = _parent(node)
+        return last
 
     def lock(self, node: Node) -> None:
         """Protects the prefix that ends at ``node`` from eviction."""
@@ -111,7 +121,7 @@ class RadixTree:
 
         From its end on, up to the first node that is locked or that other sequences share.
         """
-        node, end = self._walk(tokens)
+        node, end = self._walk(tokens, self.root, 0)
         keep = -(-keep // self.page_size) * self._page_bytes
         freed = 0
         while node is not self.root and end > keep and not node.children and not node.locks:
@@ -152,12 +162,13 @@ class RadixTree:
             faults.append(f"counted {size}/{evictable} tokens, kept {self.size}/{self.evictable}")
         return faults
 
-    def _walk(self, tokens: bytes) -> tuple[Node, int]:
-        """Follows ``tokens`` as far as it is known, splitting the last edge if it is known in part."""
+    def _walk(self, tokens: bytes, node: Node, at: int) -> tuple[Node, int]:
+        """Follows ``tokens`` from their byte ``at``, where ``node`` ends, as far as it is known, splitting
+        the last edge if it is known in part.
+        """
         self._tick += 1
         page = self._page_bytes
         usable = len(tokens) // page * page
-        node, at = self.root, 0
         while at < usable:
             child = node.children.get(tokens[at : at + page])
             if child is None:
@@ -173,6 +184,22 @@ class RadixTree:
             at += shared
             break
         return node, at
+
+    def _add(self, tokens: bytes, node: Node, end: int) -> Node:
+        """A leaf below ``node`` for the whole pages from byte ``end`` on; ``node`` itself where there are
+        none.
+        """
+        usable = len(tokens) // self._page_bytes * self._page_bytes
+        if end >= usable:
+            return node
+        leaf = Node(tokens[end:usable], node)
+        leaf.last_used = self._tick
+        node.children[leaf.key[: self._page_bytes]] = leaf
+        added = (usable - end) // ID_BYTES
+        self.size += added
+        self.evictable += added
+        self._offer(leaf)
+        return leaf
 
     def _shared_bytes(self, key: bytes, tokens: bytes, at: int) -> int:
         """Length of the common start of ``key`` and ``tokens[at:]`` in whole pages; at least one page is

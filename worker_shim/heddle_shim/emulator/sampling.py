@@ -242,7 +242,9 @@ def plan_prompt(
     if tokens == 0:
         raise ApiError("The prompt must not be empty.")
     room = worker.output_room(tokens, sampling.max_tokens)
-    prompt_seed = seed_of(prompt)
+    # Only what must be the same again depends on the prompt: hashing a long one takes its time.
+    repeats = sampling.greedy or sampling.seed is not None
+    prompt_seed = seed_of(prompt) if repeats else 0
     choices: list[Choice] = []
     for index in range(sampling.choices):
         if sampling.greedy:
@@ -250,7 +252,7 @@ def plan_prompt(
         elif sampling.seed is not None:
             seed = seed_of(str(prompt_seed), sampling.seed, index)
         else:
-            seed = seed_of(str(prompt_seed), rid, index)
+            seed = seed_of(rid, index)
         request = AnswerRequest(
             max_tokens=room,
             given=sampling.max_tokens is not None,

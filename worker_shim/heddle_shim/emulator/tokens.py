@@ -24,6 +24,7 @@ from array import array
 from collections import OrderedDict
 from collections.abc import Iterable
 from enum import IntEnum
+from functools import lru_cache
 from itertools import product
 from typing import Final
 
@@ -171,34 +172,61 @@ class TokenMemo:
             self._by_text.move_to_end(text)
             return known
         tokens = encode(text)
+        self._remember(text, tokens)
+        return tokens
+
+    def learn(self, text: str, tokens: bytes) -> None:
+        """``tokens`` is what ``text`` encodes to: an answer comes back with the next request."""
+        if text not in self._by_text:
+            self._remember(text, tokens)
+
+    def _remember(self, text: str, tokens: bytes) -> None:
         # Empty texts count too, or a flood of distinct short ones would not be bounded.
         self._held += count(tokens) + 1
         self._by_text[text] = tokens
         while self._held > self._limit:
             _, dropped = self._by_text.popitem(last=False)
             self._held -= count(dropped) + 1
-        return tokens
 
 
 # Consonant-vowel pairs read well and never spell the few words a log search would trip over.
 _SYLLABLES: Final = tuple(c + v for c, v in product("bdfghjklmnprstvwz", "aeiou"))
 WORDS: Final = tuple(first + second for first, second in product(_SYLLABLES, _SYLLABLES))
-_SPACED_IDS: Final = array("I", (_id_of_piece(b" " + word.encode()) for word in WORDS))
-_BARE_IDS: Final = array("I", (_id_of_piece(word.encode()) for word in WORDS))
+_WORD_BYTES: Final = 5
+"""Bytes of text a word and the space before it take."""
+_POOL: Final = 1 << 16
+"""Words of the pool that answers are cut out of: drawing each word by itself was a seventh of an emulated
+worker's processor time."""
+
+
+@lru_cache(maxsize=1)
+def _pool() -> tuple[str, bytes]:
+    """Text and ids of the pool, each word with its space; always the same."""
+    words = [" " + word for word in random.Random(0).choices(WORDS, k=_POOL)]
+    ids = {word: _id_of_piece(word.encode()) for word in set(words)}
+    return "".join(words), array("I", map(ids.__getitem__, words)).tobytes()
 
 
 def pseudo_words(seed: int, length: int, *, leading_space: bool) -> tuple[str, bytes]:
-    """``length`` words drawn by ``seed``, as text and as exactly ``length`` token ids.
+    """``length`` words by ``seed`` (64 bits), as text and as exactly ``length`` token ids: two words of the
+    seed's own, then a stretch of the pool from a place that the seed names.
 
     A longer draw of the same seed starts with the shorter one. Without ``leading_space`` the text starts at
     its first letter, so that clients that strip answers send back the same tokens.
     """
     if length <= 0:
         return "", b""
-    picks = random.Random(seed).choices(range(len(WORDS)), k=length)
-    text = " ".join(map(WORDS.__getitem__, picks))
-    ids = array("I", map(_SPACED_IDS.__getitem__, picks))
-    if leading_space:
-        return " " + text, ids.tobytes()
-    ids[0] = _BARE_IDS[picks[0]]
-    return text, ids.tobytes()
+    # Spread over all bits: seeds that differ in one bit shall not say nearly the same.
+    mixed = seed * 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF
+    rest, first = divmod(mixed, len(WORDS))
+    rest, second = divmod(rest, len(WORDS))
+    text, ids = _pool()
+    start, more = rest % _POOL, max(0, length - 2)
+    if start + more > _POOL:
+        times = 1 + (start + more) // _POOL
+        text, ids = text * times, ids * times
+    own = [" " + WORDS[first], " " + WORDS[second]][:length]
+    said = "".join(own) + text[start * _WORD_BYTES : (start + more) * _WORD_BYTES]
+    if not leading_space:
+        own[0], said = own[0][1:], said[1:]
+    return said, encode("".join(own)) + ids[start * ID_BYTES : (start + more) * ID_BYTES]
