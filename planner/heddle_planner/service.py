@@ -3,7 +3,8 @@
 
 The gateway calls, the planner never does: it knows no gateway's address, keeps nothing on disk and can be
 killed and started again at any time; what it had learned of running trajectories comes back with their next
-steps. Forecasts are made in the event loop (milliseconds a batch), plans in a thread.
+steps. Forecasts are made in the event loop (milliseconds a batch), plans of live trajectories in a process of
+their own, plans for given lengths in a thread.
 
 Invariant: one round for live trajectories at a time; plans for given lengths do not wait for it.
 """
@@ -12,7 +13,6 @@ import asyncio
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -29,7 +29,8 @@ from heddle_planner.given_lengths import plan_given
 from heddle_planner.live_profile import LEARNED, profile_of
 from heddle_planner.observed import Observed
 from heddle_planner.profiles import load_profile, packaged_names
-from heddle_planner.round import NothingLive, RoundError, Window, plan_round
+from heddle_planner.round import NothingLive, RoundError, Window
+from heddle_planner.round_process import RoundProcess
 
 ERROR_JUMP: Final = "the error of the predictions has jumped"
 STAND_IN_PROFILE: Final = "qwen3-8b-h100"
@@ -77,14 +78,15 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        rounds.warm_up()
         await asyncio.to_thread(_warm_up, observed)
         yield
-        live_rounds.shutdown(wait=False, cancel_futures=True)
+        rounds.close()
         on_close()
 
     app = FastAPI(title="Heddle planner", lifespan=lifespan)
     app.state.observed = observed
-    live_rounds = ThreadPoolExecutor(1, "live-rounds")
+    rounds = RoundProcess()
     made = 0
 
     async def let_in(authorization: Annotated[str, Header()] = "") -> None:
@@ -112,8 +114,12 @@ def create_app(
                 plan = await asyncio.to_thread(_given, request, settings)
             else:
                 observed.rest_but({(one.tenant, one.trajectory_id) for one in request.active})
-                loop = asyncio.get_running_loop()
-                plan = await loop.run_in_executor(live_rounds, _live, request, settings, observed)
+                plan = await rounds.plan(
+                    _window(request, settings, observed),
+                    time.time(),
+                    reason=request.reason,
+                    ttl_s=settings.plan_ttl_s,
+                )
         except NothingLive as error:
             return _refused(HTTPStatus.CONFLICT, str(error))
         except RoundError as error:
@@ -152,7 +158,8 @@ def _warm_up(observed: Observed) -> None:
     plan_given(asked, load_profile(STAND_IN_PROFILE), STAND_IN_PROFILE, 0.0).model_dump_json()
 
 
-def _live(request: PlanningRequest, settings: ServiceSettings, observed: Observed) -> Plan:
+def _window(request: PlanningRequest, settings: ServiceSettings, observed: Observed) -> Window:
+    """What a round of the live trajectories looks at. Raises RoundError."""
     asked = request.asked
     unsuited = [
         name
@@ -164,7 +171,7 @@ def _live(request: PlanningRequest, settings: ServiceSettings, observed: Observe
             f"{unsuited[0]}: live trajectories are planned for the live workers; give lengths too"
         )
     profile, name = _profile(asked, settings)
-    window = Window(
+    return Window(
         workers=request.workers,
         active=request.active,
         past=observed.past,
@@ -173,7 +180,6 @@ def _live(request: PlanningRequest, settings: ServiceSettings, observed: Observe
         profile=profile,
         profile_name=name,
     )
-    return plan_round(window, time.time(), reason=request.reason, ttl_s=settings.plan_ttl_s)
 
 
 def _given(request: PlanningRequest, settings: ServiceSettings) -> Plan:

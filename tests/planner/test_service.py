@@ -1,10 +1,13 @@
 """The planner process over its socket: forecasts, plans, refusals, its end."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -116,3 +119,54 @@ def test_with_a_key_only_its_holders_are_let_in(monkeypatch: pytest.MonkeyPatch)
         process.terminate()
         process.wait(WAIT_S)
         process.stdout.close()
+
+
+def round_processes(planner: int) -> list[int]:
+    """Children of the planner that make plans, not Python's own helpers for them."""
+    children = Path(f"/proc/{planner}/task/{planner}/children").read_text().split()
+    return [int(one) for one in children if b"spawn_main" in Path(f"/proc/{one}/cmdline").read_bytes()]
+
+
+def until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not holds():
+        assert time.monotonic() < deadline, "waited for in vain"
+        time.sleep(0.02)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_plans_are_made_aside_by_a_process_that_can_be_lost(
+    fleet: Callable[..., list[PlanWorker]], active: Callable[..., list[ActiveTrajectory]]
+) -> None:
+    body = {
+        "reason": "workers",
+        "workers": [worker.model_dump() for worker in fleet(2, 1)],
+        "active": [one.model_dump() for one in active(10)],
+        "policy": {"admission": "unlimited"},
+    }
+    command = [sys.executable, "-c", COMMAND, "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            url = json.loads(process.stdout.readline())["planner"]
+            with httpx.Client(base_url=url, timeout=WAIT_S, trust_env=False) as client:
+                post(client, "/plans", body).raise_for_status()
+                (first,) = round_processes(process.pid)
+                own = os.getpriority(os.PRIO_PROCESS, process.pid)
+                assert os.getpriority(os.PRIO_PROCESS, first) > own
+                os.kill(first, signal.SIGKILL)
+                until(lambda: not is_alive(first))
+                post(client, "/plans", body).raise_for_status()
+                (second,) = round_processes(process.pid)
+                assert second != first
+        finally:
+            # However it ends, nothing of it stays behind.
+            process.kill()
+        until(lambda: not is_alive(second))

@@ -1,5 +1,7 @@
 """The tokeniser: lossless, exact for generated text, stable under appending."""
 
+import re
+
 import pytest
 from heddle_shim.emulator.tokens import (
     VOCABULARY_SIZE,
@@ -27,6 +29,14 @@ def test_decoding_gives_back_any_text_even_with_lone_surrogates(text: str) -> No
 @given(st.text("abcXYZ0123 .,\n{}\"'é", max_size=60))
 def test_decoding_gives_back_text_of_words_digits_and_punctuation(text: str) -> None:
     assert decode(encode(text)) == text
+
+
+RULE = re.compile(r" ?[A-Za-z][a-z]{0,3}| ?[0-9]{1,3}|.", re.DOTALL)
+
+
+@given(st.text("abcdefXYZ  0123.,\n", max_size=80))
+def test_tokens_are_the_pieces_of_the_rule(text: str) -> None:
+    assert [decode(pack([token])) for token in unpack(encode(text))] == RULE.findall(text)
 
 
 @given(st.text("abcdefgh XY12.\n", max_size=40), st.integers(0, 2**64 - 1), st.integers(1, 50))

@@ -5,11 +5,13 @@ tokenises to, so the next step of the trajectory finds their KV; their number is
 the client will see.
 """
 
+import json
 import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, Final
 
@@ -160,7 +162,7 @@ def _cut_at_stop(text: str, tokens: bytes, stops: tuple[str, ...]) -> Answer | N
 
 def _framed(request: AnswerRequest, length: int) -> Answer:
     """One JSON document, padded to the length where its schema has an open string."""
-    frame = frame_for(request.json_schema)
+    frame = _tokenised(frame_for(request.json_schema))
     # One token is the end of turn.
     padded = _pad(frame, length - 1, request.seed)
     if padded is None:
@@ -174,12 +176,37 @@ def _framed(request: AnswerRequest, length: int) -> Answer:
     return Answer(tokens + END, text, [], Finish.STOP, int(Special.END))
 
 
+@dataclass(frozen=True, slots=True)
+class _Frame:
+    """A JSON text with room for padding, and its tokens. ``tail`` is None where nothing can be padded."""
+
+    head: str
+    tail: str | None
+    head_tokens: bytes
+    tail_tokens: bytes
+
+    @property
+    def bare(self) -> int:
+        """Tokens without padding."""
+        return count(self.head_tokens) + count(self.tail_tokens)
+
+
+def _tokenised(frame: JsonFrame) -> _Frame:
+    return _Frame(frame.head, frame.tail, encode(frame.head), encode(frame.tail or ""))
+
+
+@lru_cache(maxsize=1024)
+def _frame_of(parameters: str) -> _Frame:
+    """Of a tool's parameters, as JSON: an agent offers the same tools with every step. Raises SchemaError."""
+    return _tokenised(frame_for(json.loads(parameters)))
+
+
 def _calling(request: AnswerRequest, length: int, wanted: int, draw: random.Random) -> Answer | None:
     """Text and tool calls of exactly ``length`` tokens in all; None if that is too few for one call."""
     chosen = [draw.choice(request.tools) for _ in range(wanted)]
-    frames = [(str(tool.get("name")), frame_for(tool.get("parameters"))) for tool in chosen]
-    bare = [encode(frame.head + (frame.tail or "")) for _, frame in frames]
-    overhead = [3 + count(encode(name)) + count(body) for (name, _), body in zip(frames, bare, strict=True)]
+    names = [str(tool.get("name")) for tool in chosen]
+    frames = [_frame_of(json.dumps(tool.get("parameters"))) for tool in chosen]
+    overhead = [3 + count(encode(name)) + frame.bare for name, frame in zip(names, frames, strict=True)]
     while len(frames) > 1 and sum(overhead) + 1 > length:
         frames.pop()
         overhead.pop()
@@ -187,17 +214,16 @@ def _calling(request: AnswerRequest, length: int, wanted: int, draw: random.Rand
     if spare < 0:
         return None
     spoken = int(spare * SPOKEN_SHARE)
-    if frames[0][1].tail is None:
+    if frames[0].tail is None:
         spoken = spare
     text, tokens = pseudo_words(request.seed ^ 1, spoken, leading_space=request.leading_space)
     parts = [tokens]
     encoded = [(text, tokens)]
     calls: list[Call] = []
     padding = spare - spoken
-    for (name, frame), own in zip(frames, overhead, strict=True):
-        body = own - 3 - count(encode(name)) + padding
-        padded = _pad(frame, body, request.seed)
-        arguments, ids = padded if padded is not None else (frame.head, encode(frame.head))
+    for name, frame in zip(names, frames, strict=False):
+        padded = _pad(frame, frame.bare + padding, request.seed)
+        arguments, ids = padded if padded is not None else (frame.head, frame.head_tokens)
         calls.append(Call(name, arguments))
         encoded.append((arguments, ids))
         parts += (CALL, encode(name), CALL_ARGUMENTS, ids, CALL_END)
@@ -206,16 +232,15 @@ def _calling(request: AnswerRequest, length: int, wanted: int, draw: random.Rand
     return Answer(b"".join(parts), text, calls, Finish.TOOL_CALLS, encoded=encoded)
 
 
-def _pad(frame: JsonFrame, length: int, seed: int) -> tuple[str, bytes] | None:
+def _pad(frame: _Frame, length: int, seed: int) -> tuple[str, bytes] | None:
     """The frame filled to exactly ``length`` tokens; None without an open string or room for it."""
     if frame.tail is None:
         return None
-    head, tail = encode(frame.head), encode(frame.tail)
-    words = length - count(head) - count(tail)
+    words = length - frame.bare
     if words < 0:
         return None
     text, ids = pseudo_words(seed, words, leading_space=False)
-    return frame.head + text + frame.tail, head + ids + tail
+    return frame.head + text + frame.tail, frame.head_tokens + ids + frame.tail_tokens
 
 
 def _pieces_of(tokens: bytes) -> list[str]:

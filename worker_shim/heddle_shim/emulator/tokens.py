@@ -119,10 +119,36 @@ class _PieceTable(dict[bytes, int]):
 _PIECES: Final = _PieceTable()
 
 
-def encode(text: str) -> bytes:
-    """Token ids of a text. Lone surrogates, which JSON can carry, are kept as their three bytes."""
+def _encode_by_piece(text: str) -> bytes:
     pieces = _PIECE.findall(text.encode("utf-8", "surrogatepass"))
     return array("I", map(_PIECES.__getitem__, pieces)).tobytes()
+
+
+class _SpacedTable(dict[str, bytes]):
+    """Ids of what stands between two spaces, with the space before it: no token reaches over a space but at
+    its own start. Looking whole words up takes half of the time that matching pieces takes.
+    """
+
+    _LIMIT: Final = 100_000
+    _LONGEST: Final = 32
+    """Longer ones hardly come again."""
+
+    def __missing__(self, word: str) -> bytes:
+        tokens = _encode_by_piece(" " + word)
+        if len(word) <= self._LONGEST:
+            if len(self) >= self._LIMIT:
+                self.clear()
+            self[word] = tokens
+        return tokens
+
+
+_SPACED: Final = _SpacedTable()
+
+
+def encode(text: str) -> bytes:
+    """Token ids of a text. Lone surrogates, which JSON can carry, are kept as their three bytes."""
+    first, *words = text.split(" ")
+    return _encode_by_piece(first) + b"".join(map(_SPACED.__getitem__, words))
 
 
 def count(tokens: bytes) -> int:
