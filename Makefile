@@ -101,6 +101,10 @@ bench: install bench-tools ## Decision core, wire, and gateway against direct an
 	$(BIN)/python benchmarks/bench_kv_transport.py
 	$(BIN)/heddle bench gateway --peer sglang-router --json out/bench-gateway.json
 
+.PHONY: bench-history
+bench-history: install ## Step records into PostgreSQL and SQLite
+	$(BIN)/python benchmarks/bench_history.py --json out/bench-history.json
+
 .PHONY: bench-predictor
 bench-predictor: install ## Length predictor on recorded sets: make bench-predictor DATA="FILE..."
 	$(BIN)/python benchmarks/bench_predictor.py $(DATA)

@@ -46,7 +46,9 @@ def history_url(location: str) -> URL:
         case "sqlite":
             return url.set(drivername="sqlite+aiosqlite")
         case "postgresql":
-            return url if "+" in url.drivername else url.set(drivername="postgresql+asyncpg")
+            if url.drivername not in ("postgresql", "postgresql+asyncpg"):
+                raise ValueError(f"the driver of {url.drivername} is not used: write postgresql://...")
+            return url.set(drivername="postgresql+asyncpg")
         case other:
             raise ValueError(f"history database {other!r} is not known: use sqlite or postgresql")
 
@@ -70,8 +72,7 @@ def _begin(connection: Connection) -> None:
 def open_engine(location: str) -> AsyncEngine:
     """The engine for ``location``; makes a SQLite file's folder. Connects at first use, not here.
 
-    Raises ValueError for a location that cannot be: see `history_url`, a folder that cannot be made, a driver
-    that is not installed.
+    Raises ValueError for a location that cannot be: see `history_url`, and a folder that cannot be made.
     """
     url = history_url(location)
     if url.get_backend_name() == "sqlite":
@@ -87,10 +88,7 @@ def open_engine(location: str) -> AsyncEngine:
         event.listen(engine.sync_engine, "connect", _prepare_sqlite)
         event.listen(engine.sync_engine, "begin", _begin)
         return engine
-    try:
-        return create_async_engine(url, pool_pre_ping=True)
-    except (ImportError, exc.NoSuchModuleError) as error:
-        raise ValueError(f"the driver of {url.drivername} is not installed: {error}") from error
+    return create_async_engine(url, pool_pre_ping=True)
 
 
 @asynccontextmanager

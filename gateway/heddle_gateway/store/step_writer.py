@@ -3,16 +3,13 @@
 A batch is written wholly or not at all. The caller learns which, and whether trying again can help; that is
 all it needs, so the answer is a word and not an exception of this package (`telemetry` does not import
 `store`).
-
-Rows go to the driver as tuples: SQLAlchemy's own handling of parameters costs 25 us a row, on the event loop
-that serves requests.
 """
 
+import asyncio
 import json
 import time
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from itertools import chain
 from operator import attrgetter
 from types import SimpleNamespace
 from typing import Any, Literal
@@ -22,9 +19,9 @@ from heddle_contracts.migrations import Move
 from heddle_contracts.steps import StepRecord
 from sqlalchemy import Executable, bindparam, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
-from sqlalchemy.sql.dml import ValuesBase
 
 from heddle_gateway.store.engine import STORE_FAULTS, StoreError, is_refusal, one_line
+from heddle_gateway.store.many_rows import many_new_rows, many_rows
 from heddle_gateway.store.move_history import insert_move, move_row
 from heddle_gateway.store.plan_history import plan_row, upsert_plan
 from heddle_gateway.store.schema import upgrade
@@ -37,38 +34,9 @@ Rows = tuple[Executable, list[dict[str, Any]]]
 
 # The layout of the rows this build writes, not something a step knows.
 SCHEMA_VERSION: int = StepRecord.model_fields["schema_version"].default
+# Made before the event loop gets its turn: about a millisecond.
+ROWS_A_TURN = 256
 FIELDS = tuple(name for name in StepRecord.model_fields if name != "schema_version")
-
-
-class _RowStatement:
-    """A statement that takes many rows, in the driver's own words.
-
-    SQLite's driver lets go of the interpreter lock at each execution and has to get it back from a busy event
-    loop: so many rows go into one execution (12 us a row one by one, 4 us together, beside a busy loop).
-    Their numbers are powers of two, so that few statements have to be prepared.
-    """
-
-    MOST_ROWS = 256
-
-    def __init__(self, statement: ValuesBase, engine: AsyncEngine) -> None:
-        compiled = statement.compile(dialect=engine.dialect)
-        assert compiled.positiontup is not None, "a driver that takes parameters by position"
-        self.parameters = tuple(compiled.positiontup)
-        self._sql = str(compiled)
-        placeholders = ", ".join("?" * len(self.parameters))
-        self._one_row = f"({placeholders})" if engine.dialect.name == "sqlite" else None
-
-    async def execute(self, connection: AsyncConnection, rows: Sequence[tuple[Any, ...]]) -> None:
-        """``rows``: values in the order of ``parameters``."""
-        if self._one_row is None:
-            await connection.exec_driver_sql(self._sql, list(rows))
-            return
-        start = 0
-        while start < len(rows):
-            count = min(self.MOST_ROWS, 1 << (len(rows) - start).bit_length() - 1)
-            sql = self._sql.replace(self._one_row, ", ".join([self._one_row] * count), 1)
-            await connection.exec_driver_sql(sql, tuple(chain.from_iterable(rows[start : start + count])))
-            start += count
 
 
 class _StepRow:
@@ -137,12 +105,9 @@ class StepWriter:
         self._engine = engine
         self._namespace = namespace
         self._has_schema = False
-        self._insert = _RowStatement(
-            steps.insert().values({column.name: bindparam(column.name) for column in steps.columns[1:]}),
-            engine,
-        )
+        self._insert = many_new_rows(steps, engine)
         self._row = _StepRow(self._insert.parameters)
-        self._upsert = _RowStatement(upsert_totals(engine.dialect.name), engine)
+        self._upsert = many_rows(upsert_totals(engine.dialect.name), engine)
         self._total: Callable[[Any], tuple[Any, ...]] = attrgetter(*self._upsert.parameters)
         self._end = (
             trajectories.update()
@@ -194,15 +159,19 @@ class StepWriter:
             self._has_schema = True
 
     async def _write(self, ended_steps: Sequence[Any], others: Sequence[Rows], segment: str | None) -> None:
+        totals = [self._total(total) for total in totals_of(ended_steps)]
+        rows: list[tuple[Any, ...]] = []
+        for start in range(0, len(ended_steps), ROWS_A_TURN):
+            await asyncio.sleep(0)
+            rows += map(self._row, ended_steps[start : start + ROWS_A_TURN])
         async with self._engine.begin() as connection:
             if segment is not None and not await self._claim(connection, segment):
                 return
             if ended_steps:
-                await self._insert.execute(connection, [self._row(step) for step in ended_steps])
-                totals = [self._total(total) for total in totals_of(ended_steps)]
                 await self._upsert.execute(connection, totals)
-            for statement, rows in others:
-                await connection.execute(statement, rows)
+                await self._insert.execute(connection, rows)
+            for statement, parameters in others:
+                await connection.execute(statement, parameters)
 
     def _rows(self, others: Sequence[HistoryRecord]) -> list[Rows]:
         """The statements that write these records, with their parameters."""

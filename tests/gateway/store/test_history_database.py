@@ -1,8 +1,10 @@
 """Schema, writes and reads on real SQLite files."""
 
+import asyncio
 import sqlite3
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -123,7 +125,7 @@ async def test_a_database_of_a_newer_build_is_refused_by_name(engine: AsyncEngin
         ("mysql://localhost/heddle", "sqlite or postgresql"),
         ("", "no history database"),
         ("://", "not a database URL"),
-        ("postgresql+nosuchdriver://localhost/heddle", "not installed"),
+        ("postgresql+psycopg://localhost/heddle", "write postgresql://"),
         ("/proc/nowhere/history.db", "cannot make /proc/nowhere"),
     ],
 )
@@ -135,7 +137,7 @@ def test_a_location_that_cannot_be_is_explained(location: str, said: str) -> Non
 def test_urls_get_the_driver_that_waits_without_blocking() -> None:
     assert history_url("sqlite:///x.db").drivername == "sqlite+aiosqlite"
     assert history_url("postgresql://db/heddle").drivername == "postgresql+asyncpg"
-    assert history_url("postgresql+psycopg://db/heddle").drivername == "postgresql+psycopg"
+    assert history_url("postgresql+asyncpg://db/heddle").drivername == "postgresql+asyncpg"
     assert history_url("data/x.db").database == "data/x.db"
 
 
@@ -289,11 +291,41 @@ async def test_texts_that_no_database_takes_are_mended(engine: AsyncEngine) -> N
     assert await listed(engine) == ["bad?", "good"]
 
 
-async def test_values_that_do_not_fit_are_refused_and_nothing_of_the_batch_stays(engine: AsyncEngine) -> None:
+@pytest.mark.parametrize("field", ["output_tokens", "priority_level"])
+async def test_values_that_do_not_fit_are_refused_and_nothing_of_the_batch_stays(
+    engine: AsyncEngine, field: str
+) -> None:
+    """One that stands in the totals as well, and one that stands in the steps alone."""
     writer = StepWriter(engine)
-    assert await writer.write([step("good"), step("bad", output_tokens=2**70)], []) == "refused"
+    assert await writer.write([step("good"), step("bad", **{field: 2**70})], []) == "refused"
     assert await writer.write([step("later")], []) == "written"
     assert await listed(engine) == ["later"]
+
+
+@pytest.mark.services
+async def test_a_connection_that_breaks_in_a_batch_is_an_outage_and_nothing_of_the_batch_stays(
+    postgresql: Any,
+) -> None:
+    engine = open_engine(postgresql.new_database())
+    writer = StepWriter(engine)
+    assert await writer.write([step("before")], []) == "written"
+    # Another session holds the table that a batch writes last, until the writer's connection is cut.
+    async with engine.connect() as other, engine.connect() as third:
+        await other.exec_driver_sql("LOCK TABLE steps IN ACCESS EXCLUSIVE MODE")
+        writing = asyncio.create_task(writer.write([step("cut")], []))
+        await third.execution_options(isolation_level="AUTOCOMMIT")
+        cut = (
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE wait_event_type = 'Lock' AND datname = current_database()"
+        )
+        async with asyncio.timeout(30):
+            while not (await third.exec_driver_sql(cut)).all():  # noqa: ASYNC110  PostgreSQL is waited for
+                await asyncio.sleep(0.01)
+        assert await writing == "unavailable"
+    assert await listed(engine) == ["before"]
+    assert await writer.write([step("cut")], []) == "written"
+    assert await listed(engine) == ["before", "cut"]
+    await engine.dispose()
 
 
 async def test_a_locked_database_is_unavailable_and_then_not(
