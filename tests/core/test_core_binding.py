@@ -310,3 +310,25 @@ def test_other_weights_void_the_kv_and_refusals_name_the_field() -> None:
         core.migration_asked(SECOND, 9, 2)
     with pytest.raises(ValueError, match="why: "):
         core.migration_failed(SECOND, 1, "tired")  # type: ignore[arg-type]
+
+
+def test_an_adopted_step_is_counted_where_it_runs_and_not_sent() -> None:
+    core = core_with_workers({"placement": "sticky"}, slots=1)
+    actions = core.step_adopted(
+        5, 7, 70, group=None, prompt_tokens=9, worker=2, generation=1, level=3, running_us=5, streaming=True
+    )
+    assert actions == []
+    [running] = [view["running"] for view in core.worker_views() if view["worker"] == 2]
+    assert running == 1
+    assert core.stats()["steps_adopted_total"] == 1
+    assert end(core, 6, 7) == []
+    with pytest.raises(ValueError, match="step 7"):
+        end(core, 7, 7)
+
+
+def test_actions_can_be_made_by_name() -> None:
+    dispatch = Dispatch(step=1, worker=2, generation=3, priority=48, level=3, attempt=1, reason="x")
+    assert (dispatch.worker, dispatch.level, dispatch.reason) == (2, 3, "x")
+    assert repr(Reject(step=1, status=503, reason="no_worker", retry_after_ms=5)) == (
+        'Reject(step=1, status=503, reason="no_worker", retry_after_ms=5)'
+    )

@@ -8,6 +8,9 @@
     book.forget(tenant, trajectory_id)                       # the trajectory is over
     book.restore(past, last_seen)                            # at start: what an earlier process counted
 
+    book.said(facts)                                         # for book.place(...) in another process
+    book.resume(who, scan, tenant, now)                      # a step that another process began
+
 ``split_path(path)`` takes identity prefixes (``/t/{id}/v1/...``) off a path; ``.rest`` is what it left.
 """
 
@@ -15,7 +18,7 @@ from heddle_core import Identity
 
 from heddle_gateway.identity.book import TrajectoryBook
 from heddle_gateway.identity.conventions import Conventions
-from heddle_gateway.identity.facts import RequestFacts
+from heddle_gateway.identity.facts import Known, RequestFacts, Said
 from heddle_gateway.identity.ids import InvalidId
 from heddle_gateway.identity.keys import tenant_of
 from heddle_gateway.identity.urls import TaggedPath, split_path
@@ -24,7 +27,9 @@ __all__ = [
     "Conventions",
     "Identity",
     "InvalidId",
+    "Known",
     "RequestFacts",
+    "Said",
     "TaggedPath",
     "TrajectoryBook",
     "split_path",

@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from heddle_contracts.steps import Outcome
-from heddle_core import Answer, Identity, IdentityBook
+from heddle_core import Answer, Identity, IdentityBook, Scan
 
-from heddle_gateway.identity.conventions import Conventions, OwnFields, own_fields
-from heddle_gateway.identity.facts import RequestFacts
+from heddle_gateway.identity.conventions import Conventions, OwnFields, Tag, own_fields
+from heddle_gateway.identity.facts import Known, RequestFacts, Said
 from heddle_gateway.identity.urls import split_path
 
 RETRY_COUNT: Final = "x-stainless-retry-count"
@@ -95,35 +95,40 @@ class TrajectoryBook:
 
     def resolve(self, facts: RequestFacts) -> Identity:
         """Changes nothing. Raises InvalidId (a ClientError, 400) on an id of ours that cannot be kept."""
-        headers = facts.headers
-        tag = self._conventions.tag_of(facts, split_path(facts.path))
-        own = own_fields(headers)
-        retry_count = headers.get(RETRY_COUNT)
+        tag, own = self._read(facts)
         if tag is None and own is None:
             # Nearly every request: it says nothing of itself.
+            retry_count = facts.headers.get(RETRY_COUNT)
             return self._book.resolve(facts.scan, facts.tenant, retry_count, facts.received_at)
-        own = own or OwnFields()
-        group_id, parent_id, final = own.group_id, own.parent_id, own.final
-        source = trajectory_id = None
-        if tag is not None:
-            source, trajectory_id = tag.source, tag.trajectory_id
-            group_id, parent_id, final = (
-                group_id or tag.group_id,
-                parent_id or tag.parent_id,
-                final or tag.final,
-            )
-        return self._book.resolve(
-            facts.scan,
-            facts.tenant,
-            retry_count,
-            facts.received_at,
-            source,
-            trajectory_id,
-            group_id,
-            own.sample,
-            parent_id,
-            final,
+        return self.place(facts.scan, facts.tenant, facts.received_at, _said(facts, tag, own))
+
+    def said(self, facts: RequestFacts) -> Said:
+        """What a request says of itself, for `place` in another process. Raises InvalidId."""
+        return _said(facts, *self._read(facts))
+
+    def place(self, scan: Scan, tenant: str, received_at: float, said: Said) -> Identity:
+        """As `resolve`, of a request that another process has read."""
+        return self._book.resolve(scan, tenant, said.retry_count, received_at, *said[1:])
+
+    def resume(self, who: Known, scan: Scan, tenant: str, now: float) -> Identity:
+        """A step that another process began: it runs on here under its number, and has started."""
+        return self._book.resume(
+            scan,
+            tenant,
+            None,
+            now,
+            who.source,
+            who.trajectory_id,
+            who.group_id,
+            who.sample,
+            who.parent_id,
+            who.final,
+            who.step,
+            who.segment,
         )
+
+    def _read(self, facts: RequestFacts) -> tuple[Tag | None, OwnFields | None]:
+        return self._conventions.tag_of(facts, split_path(facts.path)), own_fields(facts.headers)
 
     def step_started(self, identity: Identity) -> None:
         """What ``resolve`` decided is so from now on. Call it before another request is resolved.
@@ -151,3 +156,19 @@ class TrajectoryBook:
     def keys_held(self) -> int:
         """Keys of the index: what bounds its memory."""
         return self._book.keys_held()
+
+
+def _said(facts: RequestFacts, tag: Tag | None, own: OwnFields | None) -> Said:
+    own = own or OwnFields()
+    retry_count = facts.headers.get(RETRY_COUNT)
+    if tag is None:
+        return Said(retry_count, None, None, own.group_id, own.sample, own.parent_id, own.final)
+    return Said(
+        retry_count,
+        tag.source,
+        tag.trajectory_id,
+        own.group_id or tag.group_id,
+        own.sample,
+        own.parent_id or tag.parent_id,
+        own.final or tag.final,
+    )

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple, Protocol
 
 from heddle_core import Scan
 
@@ -21,3 +22,38 @@ class RequestFacts:
     scan: Scan
     tenant: str
     received_at: float
+
+
+class Said(NamedTuple):
+    """What a request says of itself. ``retry_count``: the value of ``x-stainless-retry-count``; ``source``:
+    the convention by which it named its trajectory.
+    """
+
+    retry_count: str | None
+    source: str | None
+    trajectory_id: str | None
+    group_id: str | None
+    sample: int | None
+    parent_id: str | None
+    final: bool
+
+
+class Known(Protocol):
+    """A step that was recognised (heddle_core.Identity, or what another process says of one)."""
+
+    @property
+    def trajectory_id(self) -> str: ...
+    @property
+    def source(self) -> str: ...
+    @property
+    def group_id(self) -> str | None: ...
+    @property
+    def sample(self) -> int | None: ...
+    @property
+    def parent_id(self) -> str | None: ...
+    @property
+    def final(self) -> bool: ...
+    @property
+    def step(self) -> int: ...
+    @property
+    def segment(self) -> int: ...

@@ -50,6 +50,17 @@ class Dispatch:
     level: int
     attempt: int
     reason: str
+    def __new__(
+        cls,
+        *,
+        step: int,
+        worker: int,
+        generation: int,
+        priority: int,
+        level: int,
+        attempt: int,
+        reason: str,
+    ) -> Self: ...
 
 @final
 class Reject:
@@ -59,6 +70,14 @@ class Reject:
     status: int
     reason: str
     retry_after_ms: int
+    def __new__(
+        cls,
+        *,
+        step: int,
+        status: int,
+        reason: str,
+        retry_after_ms: int,
+    ) -> Self: ...
 
 @final
 class Withdraw:
@@ -69,6 +88,13 @@ class Withdraw:
     step: int
     worker: int
     generation: int
+    def __new__(
+        cls,
+        *,
+        step: int,
+        worker: int,
+        generation: int,
+    ) -> Self: ...
 
 @final
 class Migrate:
@@ -88,6 +114,19 @@ class Migrate:
     tokens: int
     within_us: int
     worth_us: int | None
+    def __new__(
+        cls,
+        *,
+        migration: int,
+        trajectory: int,
+        from_worker: int,
+        from_generation: int,
+        to_worker: int,
+        to_generation: int,
+        tokens: int,
+        within_us: int,
+        worth_us: int | None,
+    ) -> Self: ...
 
 @final
 class CancelMigration:
@@ -97,6 +136,14 @@ class CancelMigration:
     trajectory: int
     from_worker: int
     to_worker: int
+    def __new__(
+        cls,
+        *,
+        migration: int,
+        trajectory: int,
+        from_worker: int,
+        to_worker: int,
+    ) -> Self: ...
 
 @final
 class Expire:
@@ -104,6 +151,7 @@ class Expire:
 
     trajectory: int
     reason: str
+    def __new__(cls, *, trajectory: int, reason: str) -> Self: ...
 
 _Action = Dispatch | Reject | Withdraw | Migrate | CancelMigration | Expire
 
@@ -165,6 +213,23 @@ class Core:
         pinned_worker: int | None = None,
     ) -> list[_Action]:
         """``body``: the Scan of the request; its hash chain serves cache-aware placement only."""
+    def step_adopted(
+        self,
+        now: int,
+        step: int,
+        trajectory: int,
+        *,
+        group: int | None,
+        prompt_tokens: int,
+        worker: int,
+        generation: int,
+        level: int,
+        running_us: int,
+        streaming: bool,
+    ) -> list[_Action]:
+        """A step that another process sent to its worker goes on here: counted, not sent. Of a worker that is
+        not known, or of another life of it, nothing is counted until attempt_failed or step_ended.
+        """
     def first_byte(self, now: int, step: int) -> list[_Action]: ...
     def step_aborting(self, now: int, step: int) -> list[_Action]:
         """The client left; the abort is on its way. Later steps of this trajectory wait for step_ended."""
@@ -313,6 +378,22 @@ class IdentityBook:
         """``retry_count``: the value of ``x-stainless-retry-count``. ``source`` names the convention by which
         the request named its ``trajectory_id``.
         """
+    def resume(
+        self,
+        scan: Scan,
+        tenant: str,
+        retry_count: str | None,
+        received_at: float,
+        source: str,
+        trajectory_id: str,
+        group_id: str | None,
+        sample: int | None,
+        parent_id: str | None,
+        final: bool,
+        step: int,
+        segment: int,
+    ) -> Identity:
+        """A step that runs already, begun under this number by another process; it has started here."""
     def step_started(self, identity: Identity) -> None:
         """Call it before another request is resolved. Raises ValueError on a second call."""
     def client_left(self, identity: Identity, answer: Answer | None, now: float) -> None:
@@ -406,6 +487,13 @@ class Scan:
         """Hash of the first ``length`` units of the history; None beyond its end and for opaque ones."""
     def span_hash(self, start: int, length: int) -> int | None:
         """Hash of ``length`` bytes or tokens of a prompt from ``start``; None in chat and out of range."""
+    def to_bytes(self) -> bytes:
+        """For another process of this release: hashes, counts and, in the text dialects, the prompt. Without
+        ``fields``.
+        """
+    @staticmethod
+    def from_bytes(data: bytes) -> Scan:
+        """What ``to_bytes`` wrote; ``splice`` refuses it. Raises ValueError."""
 
 def scan_body(body: bytes, dialect: Dialect) -> Scan:
     """Raises ValueError, with the position: no JSON, no object, no UTF-8, nested deeper than 512. Types are
@@ -479,6 +567,11 @@ class Answer:
         """The stream said [DONE]; a whole body was read and is no error."""
     @property
     def error(self) -> str | None: ...
+    def to_bytes(self) -> bytes:
+        """For another process of this release."""
+    @staticmethod
+    def from_bytes(data: bytes) -> Answer:
+        """What ``to_bytes`` wrote. Raises ValueError."""
 
 def read_answer(body: bytes, dialect: Dialect) -> Answer:
     """Raises ValueError if the body is no JSON."""

@@ -7,8 +7,10 @@ use crate::event::Outcome;
 pub struct Counters {
     /// Events taken in.
     pub events: u64,
-    /// Steps that arrived.
+    /// Steps that arrived, adopted ones included.
     pub arrived: u64,
+    /// Steps that another process had sent to their workers.
+    pub adopted: u64,
     /// Dispatches.
     pub dispatched: u64,
     /// Rejects.

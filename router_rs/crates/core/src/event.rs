@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::{GroupId, MigrationId, StepId, TrajectoryId, WorkerId};
+use crate::{GroupId, Micros, MigrationId, StepId, TrajectoryId, WorkerId};
 
 /// How a step ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -192,6 +192,31 @@ pub struct StepArrived {
     pub pinned_worker: Option<WorkerId>,
 }
 
+/// A step that runs already: another process sent it to its worker, and decisions about it are made here from now on.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StepAdopted {
+    /// Handle of the step; never used twice.
+    pub step: StepId,
+    /// Its trajectory; made known by its first step.
+    pub trajectory: TrajectoryId,
+    /// Its group, if it has one.
+    pub group: Option<GroupId>,
+    /// Estimated prompt length in tokens.
+    pub prompt_tokens: u64,
+    /// Where it runs.
+    pub worker: WorkerId,
+    /// The worker's generation. Of a worker that is not known, or another life of it, nothing is counted: the step
+    /// waits for its end or for its attempt to fail.
+    pub generation: u64,
+    /// The priority level it was sent with.
+    pub level: u8,
+    /// Microseconds since it was sent.
+    pub running_us: Micros,
+    /// The answer has begun.
+    pub streaming: bool,
+}
+
 /// The end of a step, whatever it was. Token counts are the worker's own where it gave them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -250,6 +275,8 @@ pub enum Event {
     },
     /// A request came in.
     StepArrived(StepArrived),
+    /// A step that another process began goes on here.
+    StepAdopted(StepAdopted),
     /// The worker's first byte of an answer is there.
     FirstByte {
         /// The step.

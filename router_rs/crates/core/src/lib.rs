@@ -10,6 +10,7 @@
 
 pub mod action;
 pub mod admission;
+mod adopting;
 mod audit;
 pub mod belief;
 mod churn;

@@ -114,6 +114,7 @@ impl Core {
                 Ok(())
             }
             Event::StepArrived(arrived) => self.step_arrived(arrived),
+            Event::StepAdopted(adopted) => self.step_adopted(&adopted),
             Event::FirstByte { step } => self.first_byte(step),
             Event::StepAborting { step } => self.step_aborting(step),
             Event::AttemptFailed {

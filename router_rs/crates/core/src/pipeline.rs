@@ -13,6 +13,23 @@ use crate::{Micros, StepId};
 
 impl Core {
     pub(crate) fn step_arrived(&mut self, arrived: StepArrived) -> Result<(), EventError> {
+        let (id, trajectory) = (arrived.step, arrived.trajectory);
+        self.take_in(arrived)?;
+        let waits = self
+            .trajectories
+            .get(trajectory)
+            .is_some_and(|trajectory| trajectory.tally.count(StepState::Aborting) > 0);
+        if waits {
+            self.set_state(id, StepState::HeldPredecessor);
+            self.arm_hold(id, self.now, self.policy.abort_wait_ms);
+        } else {
+            self.admit(id);
+        }
+        Ok(())
+    }
+
+    /// Makes a step and its trajectory known. The step is left in `Arrived`: the caller sends it on.
+    pub(crate) fn take_in(&mut self, arrived: StepArrived) -> Result<(), EventError> {
         let StepArrived {
             step: id,
             trajectory,
@@ -49,7 +66,6 @@ impl Core {
                 attempt: None,
             },
         );
-        let mut waits = false;
         let mut context_before = 0;
         if let Some(trajectory) = self.trajectories.get_mut(trajectory) {
             trajectory.live.push(id);
@@ -57,18 +73,11 @@ impl Core {
             context_before = trajectory.context_tokens;
             // The prompt is the context of now; what it says is an estimate until the worker has counted.
             trajectory.context_tokens = trajectory.context_tokens.max(prompt_tokens);
-            waits = trajectory.tally.count(StepState::Aborting) > 0;
         }
         if let Some(step) = self.steps.get_mut(id) {
             step.context_before = context_before;
         }
         self.renew_footprint(trajectory);
-        if waits {
-            self.set_state(id, StepState::HeldPredecessor);
-            self.arm_hold(id, self.now, self.policy.abort_wait_ms);
-        } else {
-            self.admit(id);
-        }
         Ok(())
     }
 

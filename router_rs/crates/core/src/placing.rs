@@ -140,7 +140,7 @@ impl Core {
         }
     }
 
-    fn give_home(&mut self, id: StepId, worker: WorkerId) {
+    pub(crate) fn give_home(&mut self, id: StepId, worker: WorkerId) {
         let Some(step) = self.steps.get(id) else {
             return;
         };

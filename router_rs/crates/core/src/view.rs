@@ -278,6 +278,7 @@ impl Core {
         for (name, value) in [
             ("events_total", counters.events),
             ("steps_arrived_total", counters.arrived),
+            ("steps_adopted_total", counters.adopted),
             ("steps_ended_total", counters.ended.iter().sum()),
             ("dispatches_total", counters.dispatched),
             ("rejects_total", counters.rejected),

@@ -155,7 +155,7 @@ impl Book {
         })
     }
 
-    fn fresh(
+    pub(crate) fn fresh(
         &self,
         tenant: &str,
         trajectory_id: String,
@@ -225,7 +225,7 @@ impl Book {
     }
 
     /// Files a new conversation; where one of that name was begun meanwhile, that one stands for it.
-    fn file(&mut self, fresh: Conversation) -> Id {
+    pub(crate) fn file(&mut self, fresh: Conversation) -> Id {
         let name = name_of(&fresh.tenant, &fresh.trajectory_id);
         if let Some(id) = self.by_name.get(&name) {
             return *id;

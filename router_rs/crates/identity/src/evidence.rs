@@ -1,6 +1,6 @@
 //! The rules for chat histories that were changed: whose are these answers and tool calls?
 
-use heddle_wire::{Role, Unit, message_anchors};
+use heddle_wire::{Role, Unit};
 
 use crate::conversation::{Conversation, Id, Kind, Turn};
 use crate::holders::{Holders, LinkedMap};
@@ -235,7 +235,7 @@ fn summed_up(shown: &Shown<'_>) -> Option<Id> {
     if !seen.index.has_anchors() {
         return None;
     }
-    let anchors = message_anchors(seen.body, seen.scan.dialect);
+    let anchors = seen.scan.anchors_in(seen.body);
     let holders = anchors
         .iter()
         .map(|anchor| seen.index.with_anchor(seen.scope, *anchor));

@@ -22,6 +22,7 @@ mod memory;
 mod past;
 mod prompts;
 mod repeats;
+mod resuming;
 mod turns;
 
 pub use attempt::Attempt;
@@ -29,3 +30,4 @@ pub use book::{Book, BookError, Limits};
 pub use claim::{Claim, Identity, Request, Told, Verdict};
 pub use history::History;
 pub use past::Past;
+pub use resuming::Under;

@@ -33,6 +33,21 @@ struct Identity {
     parent_id: Option<Py<PyString>>,
 }
 
+impl Identity {
+    /// `source`: the convention, where the request named its trajectory.
+    fn new(py: Python<'_>, inner: identity::Identity, source: Option<Py<PyString>>) -> Self {
+        let string = |text: &str| PyString::new(py, text).unbind();
+        let rule = inner.source.map(|rule| PyString::intern(py, rule).unbind());
+        Self {
+            trajectory_id: string(&inner.trajectory_id),
+            source: rule.or(source).unwrap_or_else(|| string("")),
+            group_id: inner.group_id.as_deref().map(string),
+            parent_id: inner.parent_id.as_deref().map(string),
+            inner,
+        }
+    }
+}
+
 #[pymethods]
 impl Identity {
     #[getter]
@@ -153,15 +168,45 @@ impl IdentityBook {
         if let Some(error) = failure {
             return Err(error);
         }
-        let string = |text: &str| PyString::new(py, text).unbind();
-        let rule = inner.source.map(|rule| PyString::intern(py, rule).unbind());
-        Ok(Identity {
-            trajectory_id: string(&inner.trajectory_id),
-            source: rule.or(source).unwrap_or_else(|| string("")),
-            group_id: inner.group_id.as_deref().map(string),
-            parent_id: inner.parent_id.as_deref().map(string),
-            inner,
-        })
+        Ok(Identity::new(py, inner, source))
+    }
+
+    #[pyo3(signature = (scan, tenant, retry_count, received_at, source, trajectory_id, group_id, sample, parent_id,
+                        r#final, step, segment))]
+    #[allow(clippy::too_many_arguments)]
+    fn resume(
+        &mut self,
+        py: Python<'_>,
+        scan: &Scan,
+        tenant: &str,
+        retry_count: Option<&str>,
+        received_at: f64,
+        source: Py<PyString>,
+        trajectory_id: &str,
+        group_id: Option<&str>,
+        sample: Option<u64>,
+        parent_id: Option<&str>,
+        r#final: bool,
+        step: u64,
+        segment: u64,
+    ) -> PyResult<Identity> {
+        let request = identity::Request {
+            tenant,
+            scan: &scan.inner,
+            body: scan.body(py),
+            attempt: identity::Attempt::of(retry_count),
+            received_at,
+            told: identity::Told {
+                trajectory_id: Some(trajectory_id),
+                group_id,
+                sample,
+                parent_id,
+                is_final: r#final,
+            },
+        };
+        let under = identity::Under { step, segment };
+        let inner = self.inner.resume(&request, under).map_err(value_error)?;
+        Ok(Identity::new(py, inner, Some(source)))
     }
 
     fn step_started(&mut self, identity: &mut Identity) -> PyResult<()> {

@@ -28,6 +28,10 @@ fn value_error(error: wire::JsonError) -> PyErr {
     PyValueError::new_err(error.to_string())
 }
 
+fn parcel_error(error: wire::ParcelError) -> PyErr {
+    PyValueError::new_err(error.to_string())
+}
+
 /// Runs `read`, without the interpreter lock if `size` is worth it.
 fn with_lock_by_size<T: Send>(py: Python<'_>, size: usize, read: impl FnOnce() -> T + Send) -> T {
     if size > DETACH_ABOVE {
@@ -164,7 +168,7 @@ impl Scan {
     }
 
     fn anchors(&self, py: Python<'_>) -> Vec<u64> {
-        wire::message_anchors(self.body.as_bytes(py), self.inner.dialect)
+        self.inner.anchors_in(self.body.as_bytes(py))
     }
 
     fn prefix_hash(&self, length: usize) -> Option<u64> {
@@ -173,6 +177,21 @@ impl Scan {
 
     fn span_hash(&self, start: usize, length: usize) -> Option<u64> {
         self.inner.span_hash(start, length)
+    }
+
+    fn to_bytes<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        let body = self.body.as_bytes(py);
+        let bytes = with_lock_by_size(py, body.len(), || self.inner.to_bytes(body));
+        PyBytes::new(py, &bytes)
+    }
+
+    #[staticmethod]
+    fn from_bytes(py: Python<'_>, data: &[u8]) -> PyResult<Self> {
+        let inner = with_lock_by_size(py, data.len(), || wire::Scan::from_bytes(data));
+        Ok(Self {
+            inner: inner.map_err(parcel_error)?,
+            body: PyBytes::new(py, b"").unbind(),
+        })
     }
 
     #[classattr]
@@ -331,6 +350,16 @@ impl Answer {
     #[getter]
     fn error(&self) -> Option<&str> {
         self.inner.error.as_deref()
+    }
+
+    fn to_bytes<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &self.inner.to_bytes())
+    }
+
+    #[staticmethod]
+    fn from_bytes(data: &[u8]) -> PyResult<Self> {
+        let inner = wire::Answer::from_bytes(data).map_err(parcel_error)?;
+        Ok(Self { inner })
     }
 }
 

@@ -7,6 +7,7 @@
 //! * [`splice`] uses those spans to set `rid`, `priority` and `include_usage` and leaves every other byte alone;
 //! * [`StreamTap`] reads an event stream beside the bytes that go to the client;
 //! * [`read_answer`] does the same for a whole answer;
+//! * [`Scan::to_bytes`] and [`Answer::to_bytes`] hand what was read to another process;
 //! * [`plain_request`] and [`plain_answer`] read HTTP messages of the plain kind, [`forward_lines`] and [`answer_lines`]
 //!   say which of their headers go on.
 //!
@@ -25,6 +26,7 @@ pub mod hash;
 mod headers;
 mod http1;
 mod message;
+mod parcel;
 mod prompt;
 mod reply;
 mod scan;
@@ -37,6 +39,7 @@ pub use cursor::{JsonError, Reason};
 pub use dialect::Dialect;
 pub use headers::{Header, answer_lines, forward_lines};
 pub use http1::{LowerHeaders, PlainAnswer, PlainRequest, plain_answer, plain_request};
+pub use parcel::ParcelError;
 pub use prompt::{Prompt, TEXT_BLOCK, TOKEN_BLOCK};
 pub use reply::read_answer;
 pub use scan::{Role, Scan, Unit, message_anchors, scan_body};

@@ -100,6 +100,8 @@ pub struct Scan {
     pub chain: Vec<u64>,
     /// The prompt of a text dialect.
     pub prompt: Option<Prompt>,
+    /// How the lines of the messages start, where that came with the scan from another process.
+    pub(crate) anchors: Option<Vec<u64>>,
     pub(crate) length: usize,
     pub(crate) brace: usize,
     pub(crate) members: Vec<Member>,
@@ -286,6 +288,7 @@ impl Reader {
                 call_ids: Vec::new(),
                 chain: Vec::new(),
                 prompt: None,
+                anchors: None,
                 length: 0,
                 brace,
                 members: Vec::with_capacity(16),

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use heddle_core::action::{Dispatch, Migrate, Reject};
 use heddle_core::event::{
-    FailureKind, LinkSpec, MigrationFailure, Outcome, StepArrived, StepEnded, WorkerUp,
+    FailureKind, LinkSpec, MigrationFailure, Outcome, StepAdopted, StepArrived, StepEnded, WorkerUp,
 };
 use heddle_core::migration::{Move, MoveState};
 use heddle_core::replay::Digest;
@@ -270,6 +270,38 @@ impl Driver {
         let taken = self.handle(Event::StepArrived(arrived));
         assert_eq!(taken.is_err(), known);
         taken
+    }
+
+    /// A step that another process sent goes on here; it is as withdrawn where its worker is not known.
+    pub fn adopt(&mut self, adopted: StepAdopted) {
+        let StepAdopted {
+            step,
+            worker,
+            generation,
+            ..
+        } = adopted;
+        let is_known = self.core.worker_views().iter().any(|view| {
+            (view.worker, view.generation) == (worker, generation) && view.state.name() != "down"
+        });
+        let books = if is_known {
+            Books::Running { worker, generation }
+        } else {
+            Books::Withdrawn { worker, generation }
+        };
+        self.steps.insert(step, books);
+        self.trajectory_of.insert(step, adopted.trajectory);
+        let sent = self
+            .dispatches
+            .iter()
+            .filter(|one| one.step == step)
+            .count();
+        self.handle(Event::StepAdopted(adopted)).unwrap();
+        let sent_now = self
+            .dispatches
+            .iter()
+            .filter(|one| one.step == step)
+            .count();
+        assert_eq!(sent_now, sent, "an adopted step is sent a second time");
     }
 
     pub fn abort(&mut self, step: u64) {

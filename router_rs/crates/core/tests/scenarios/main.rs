@@ -1,6 +1,7 @@
 //! The core from outside: events in, actions out, every action checked by the driver's books.
 
 mod admissions;
+mod adoptions;
 mod cluster;
 mod driver;
 mod migrations;

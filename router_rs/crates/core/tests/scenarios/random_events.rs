@@ -3,7 +3,7 @@
 
 use crate::driver::{Books, Driver};
 use heddle_core::event::{
-    FailureKind, LinkSpec, MigrationFailure, Outcome, StepArrived, StepEnded, WorkerUp,
+    FailureKind, LinkSpec, MigrationFailure, Outcome, StepAdopted, StepArrived, StepEnded, WorkerUp,
 };
 use heddle_core::plan::{PlanSpec, Share};
 use heddle_core::replay::replay;
@@ -34,6 +34,15 @@ enum Op {
         prompt: u64,
         messages: u64,
         pinned: Option<u64>,
+    },
+    Adopt {
+        trajectory: u64,
+        group: Option<u64>,
+        worker: u64,
+        generation: u64,
+        level: u8,
+        running_us: u64,
+        streaming: bool,
     },
     ArriveAgain(usize),
     FirstByte(usize),
@@ -98,6 +107,11 @@ fn op() -> impl Strategy<Value = Op> {
             .prop_map(|(trajectory, group, prompt, messages, pinned)| Op::Arrive {
                 trajectory, group, prompt, messages, pinned
             }),
+        4 => (0..12u64, prop::option::of(0..3u64), worker(), 0..40u8, 0..9_000_000u64, any::<bool>()).prop_map(
+            |(trajectory, group, (worker, generation), level, running_us, streaming)| Op::Adopt {
+                trajectory, group, worker, generation, level, running_us, streaming
+            }
+        ),
         1 => any::<usize>().prop_map(Op::ArriveAgain),
         8 => any::<usize>().prop_map(Op::FirstByte),
         8 => any::<usize>().prop_map(Op::Abort),
@@ -214,6 +228,28 @@ fn apply(driver: &mut Driver, op: &Op, next_step: &mut u64) {
                     pinned_worker: pinned,
                 })
                 .unwrap();
+        }
+        Op::Adopt {
+            trajectory,
+            group,
+            worker,
+            generation,
+            level,
+            running_us,
+            streaming,
+        } => {
+            *next_step += 1;
+            driver.adopt(StepAdopted {
+                step: *next_step,
+                trajectory,
+                group,
+                prompt_tokens: 100,
+                worker,
+                generation,
+                level,
+                running_us,
+                streaming,
+            });
         }
         Op::ArriveAgain(n) => {
             if let Some((step, _)) = nth(driver, n) {

@@ -3,7 +3,7 @@
 use heddle_core::Action;
 use pyo3::prelude::*;
 
-/// A frozen class of plain fields, with a `repr` that could be its constructor.
+/// A frozen class of plain fields, all given by name, with a `repr` that could be its constructor.
 macro_rules! action_class {
     ($(#[$doc:meta])* $class:ident, $name:literal, { $($field:ident: $kind:ty),+ $(,)? }) => {
         $(#[$doc])*
@@ -14,6 +14,13 @@ macro_rules! action_class {
 
         #[pymethods]
         impl $class {
+            #[new]
+            #[pyo3(signature = (*, $($field),+))]
+            #[allow(clippy::too_many_arguments)]
+            fn new($($field: $kind),+) -> Self {
+                Self { $($field),+ }
+            }
+
             fn __repr__(&self) -> String {
                 let fields = [$(format!("{}={:?}", stringify!($field), self.$field)),+];
                 format!("{}({})", $name, fields.join(", "))
@@ -29,13 +36,13 @@ action_class!(PyDispatch, "Dispatch", {
     priority: i64,
     level: u8,
     attempt: u32,
-    reason: &'static str,
+    reason: String,
 });
 
 action_class!(PyReject, "Reject", {
     step: u64,
     status: u16,
-    reason: &'static str,
+    reason: String,
     retry_after_ms: u64,
 });
 
@@ -66,7 +73,7 @@ action_class!(PyCancelMigration, "CancelMigration", {
 
 action_class!(PyExpire, "Expire", {
     trajectory: u64,
-    reason: &'static str,
+    reason: String,
 });
 
 pub fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -90,7 +97,7 @@ pub fn to_python(py: Python<'_>, action: Action) -> PyResult<Py<PyAny>> {
                 priority: it.priority,
                 level: it.level,
                 attempt: it.attempt,
-                reason: it.reason,
+                reason: it.reason.to_owned(),
             },
         )?
         .into_any(),
@@ -99,7 +106,7 @@ pub fn to_python(py: Python<'_>, action: Action) -> PyResult<Py<PyAny>> {
             PyReject {
                 step: it.step,
                 status: it.status,
-                reason: it.reason.name(),
+                reason: it.reason.name().to_owned(),
                 retry_after_ms: it.retry_after_ms,
             },
         )?
@@ -151,7 +158,7 @@ pub fn to_python(py: Python<'_>, action: Action) -> PyResult<Py<PyAny>> {
             py,
             PyExpire {
                 trajectory,
-                reason: reason.name(),
+                reason: reason.name().to_owned(),
             },
         )?
         .into_any(),

@@ -8,7 +8,7 @@
 use heddle_core::Event;
 use heddle_core::belief::Profile;
 use heddle_core::event::{
-    FailureKind, LinkSpec, MigrationFailure, Outcome, StepArrived, StepEnded, WorkerUp,
+    FailureKind, LinkSpec, MigrationFailure, Outcome, StepAdopted, StepArrived, StepEnded, WorkerUp,
 };
 use heddle_core::plan::PlanSpec;
 use heddle_core::policy::Policy;
@@ -155,6 +155,35 @@ impl PyCore {
             pinned_worker,
         };
         self.handle(py, now, Event::StepArrived(arrived))
+    }
+
+    #[pyo3(signature = (now, step, trajectory, *, group, prompt_tokens, worker, generation, level, running_us, streaming))]
+    fn step_adopted<'py>(
+        &mut self,
+        py: Python<'py>,
+        now: u64,
+        step: u64,
+        trajectory: u64,
+        group: Option<u64>,
+        prompt_tokens: u64,
+        worker: u64,
+        generation: u64,
+        level: u8,
+        running_us: u64,
+        streaming: bool,
+    ) -> Actions<'py> {
+        let adopted = StepAdopted {
+            step,
+            trajectory,
+            group,
+            prompt_tokens,
+            worker,
+            generation,
+            level,
+            running_us,
+            streaming,
+        };
+        self.handle(py, now, Event::StepAdopted(adopted))
     }
 
     fn first_byte<'py>(&mut self, py: Python<'py>, now: u64, step: u64) -> Actions<'py> {
