@@ -20,8 +20,8 @@ from heddle_gateway.dialects.errors import ApiError, message_of, stream_error_ev
 from heddle_gateway.dialects.events import end_of_last_event
 from heddle_gateway.dialects.wire import Answer, StreamTap, read_answer
 from heddle_gateway.live.decisions import Dispatch, FailureKind
-from heddle_gateway.live.driver import Driver
-from heddle_gateway.running_step import Attempt, AttemptFailed, Fleet, Run, body_for, new_rid, outcome_of
+from heddle_gateway.peers.desk import Desks
+from heddle_gateway.running_step import Attempt, AttemptFailed, Run, body_for, new_rid, outcome_of
 from heddle_gateway.upstream.errors import (
     UpstreamError,
     WorkerLost,
@@ -52,13 +52,11 @@ class Attempts:
     def __init__(
         self,
         *,
-        driver: Driver,
-        fleet: Fleet,
+        desks: Desks,
         upstream: Upstream,
         end: Callable[[Run, Outcome, int | None], None],
     ) -> None:
-        self._driver = driver
-        self._fleet = fleet
+        self._desks = desks
         self._upstream = upstream
         self._end = end
         self._aborts: set[asyncio.Task[bool]] = set()
@@ -70,12 +68,13 @@ class Attempts:
 
     async def make(self, run: Run, dispatch: Dispatch) -> None:
         """Until the client has its answer, and the step its ending. Raises AttemptFailed, Interrupted."""
-        worker = self._fleet.worker(dispatch.worker, dispatch.generation)
+        desk = self._desks.now
+        worker = desk.worker(dispatch.worker, dispatch.generation)
         if worker is None or run.interrupts.is_worker_gone:
             raise AttemptFailed("unreachable", "the worker has left the fleet")
         call = run.call
         attempt = run.attempt = Attempt(dispatch, worker, new_rid())
-        call.live.last_rid = attempt.rid
+        desk.sent(run)
         run.tap = run.answer = None
         run.account.dispatched(worker.name, dispatch.level, time.monotonic())
         whole = not call.scan.stream
@@ -102,6 +101,9 @@ class Attempts:
 
     def give_up(self, run: Run, dispatch: Dispatch, failure: AttemptFailed) -> None:
         """The core is told, and decides anew."""
+        if run.attempt is not None:
+            # Another process may decide now, with its own numbers of workers.
+            dispatch = run.attempt.dispatch
         log.info("attempt %d of step %d failed: %s", run.account.attempts, run.ticket.step, failure.message)
         run.last_failure, run.retry_after_s = failure.message, failure.retry_after_s
         self._note_failure(run, failure.kind)
@@ -109,7 +111,7 @@ class Attempts:
             self.abort_aside(run)
         run.attempt = None
         run.interrupts.forget_worker()
-        self._driver.attempt_failed(run.ticket, dispatch, failure.kind)
+        self._desks.now.attempt_failed(run, dispatch, failure.kind)
 
     async def abort(self, run: Run) -> None:
         """Tells the worker to stop, and waits for its word."""
@@ -165,7 +167,7 @@ class Attempts:
 
     async def _begin_stream(self, run: Run, exchange: Exchange) -> None:
         run.account.answering(time.monotonic())
-        self._driver.first_byte(run.ticket)
+        self._desks.now.first_byte(run)
         lines = self._lines_of(run, exchange)
         if run.pings is not None:
             run.pings.stop()
@@ -205,7 +207,7 @@ class Attempts:
         """The worker's own headers that cross, and which worker it was. It is alive, by the way."""
         attempt = run.attempt
         assert attempt is not None
-        self._fleet.note_success(attempt.dispatch.worker, attempt.dispatch.generation)
+        self._desks.now.answered(run)
         return exchange.lines(without) + worker_line(attempt.worker.name)
 
     # ---------------------------------------------------------------- what goes wrong
@@ -232,9 +234,7 @@ class Attempts:
         await refuse_with(run.client, fault)
 
     def _note_failure(self, run: Run, kind: FailureKind) -> None:
-        if run.attempt is not None:
-            dispatch = run.attempt.dispatch
-            self._fleet.note_failure(dispatch.worker, dispatch.generation, kind)
+        self._desks.now.failed(run, kind)
 
 
 def _is_whole(answer: Answer) -> bool:

@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from random import Random
 from typing import Final, Protocol
@@ -20,6 +21,7 @@ from heddle_gateway.identity import Identity
 from heddle_gateway.live.decisions import Dispatch, FailureKind, Reject
 from heddle_gateway.live.directory import LiveTrajectory
 from heddle_gateway.live.ticket import Ticket
+from heddle_gateway.peers.desk import Who
 
 # Body fields that speak to this gateway; a strict engine would answer 400 to them.
 OWN_FIELDS: Final = ("program_id", "docker_ids")
@@ -87,15 +89,18 @@ class AttemptFailed(Exception):
 
 @dataclass(slots=True)
 class Call:
-    """A request that was understood. ``headers``: the ready lines for the worker."""
+    """A request that was understood. ``headers``: the ready lines for the worker. ``claim`` and ``live``: of this
+    process' book and directory, None while another process decides.
+    """
 
     dialect: Dialect
     body: bytes
     scan: Scan
-    who: Identity
+    who: Who
     tenant: str
     headers: bytes
-    live: LiveTrajectory
+    claim: Identity | None
+    live: LiveTrajectory | None
 
 
 @dataclass(slots=True)
@@ -122,6 +127,8 @@ class Run:
     answer: Answer | None = None
     last_failure: str = ""
     retry_after_s: float = 0.0
+    left: bool = False
+    """Its client is gone, and the engine is being told."""
 
 
 _random = Random()
@@ -132,7 +139,7 @@ def new_rid() -> str:
     return f"{_random.getrandbits(128):032x}"
 
 
-def identity_lines(who: Identity) -> bytes:
+def identity_lines(who: Who) -> bytes:
     """What every answer to a step says of it, as header lines. Ids and sources hold no control characters
     (identity.ids).
     """
@@ -151,6 +158,10 @@ class RunningSteps:
 
     def __len__(self) -> int:
         return len(self._runs)
+
+    def __iter__(self) -> Iterator[Run]:
+        """The one that came first first."""
+        return iter(list(self._runs.values()))
 
     def add(self, run: Run) -> None:
         self._runs[run.ticket.step] = run

@@ -1,7 +1,7 @@
 """The story of one request on the data path.
 
-    understand   body, scan, trajectory: what is asked, and by whom      (errors here: no step exists yet)
-    arrive       the core is told; it dispatches at once, later, or rejects
+    understand   body, scan: what is asked, and by whom                  (errors here: no step exists yet)
+    arrive       a desk is told (peers/desk.py): whose step is it? The core dispatches at once, later, or rejects
     attempt      attempts.py: bytes to the worker, bytes back; as often as nothing has reached the client
     end          exactly once, whatever happened: core, identity, history, metrics
 
@@ -26,14 +26,13 @@ from heddle_gateway.attempts import JSON, Attempts, refuse_with
 from heddle_gateway.dialects.dialect import Dialect
 from heddle_gateway.dialects.errors import ApiError
 from heddle_gateway.dialects.wire import scan_body
-from heddle_gateway.identity import RequestFacts, TrajectoryBook
+from heddle_gateway.identity import RequestFacts
 from heddle_gateway.identity.keys import tenant_of
 from heddle_gateway.live.decisions import Reject
-from heddle_gateway.live.driver import Driver
+from heddle_gateway.peers.desk import Desks, Placed
 from heddle_gateway.running_step import (
     AttemptFailed,
     Call,
-    Fleet,
     Run,
     RunningSteps,
     aborted_body,
@@ -44,23 +43,22 @@ from heddle_gateway.upstream.forward import Upstream
 
 
 class StepServer:
-    """The data path. ``sinks`` take every ended step and must neither block nor raise."""
+    """The data path. ``desks``: where steps are decided about. ``sinks`` take every step that was served here and
+    has ended; they must neither block nor raise.
+    """
 
     def __init__(
         self,
         *,
-        book: TrajectoryBook,
-        driver: Driver,
-        fleet: Fleet,
+        desks: Desks,
         upstream: Upstream,
         sinks: Sequence[Callable[[EndedStep], None]],
         on_refused: Callable[[int], None],
         max_body_bytes: int,
         ping_period_s: float = 0.0,
     ) -> None:
-        self._book = book
-        self._driver = driver
-        self._attempts = Attempts(driver=driver, fleet=fleet, upstream=upstream, end=self._end)
+        self._desks = desks
+        self._attempts = Attempts(desks=desks, upstream=upstream, end=self._end)
         self._sinks = tuple(sinks)
         self._on_refused = on_refused
         self._max_body_bytes = max_body_bytes
@@ -76,11 +74,19 @@ class StepServer:
     async def serve(self, dialect: Dialect, client: ClientExchange) -> None:
         """The endpoint of one dialect."""
         try:
-            call = await self._understand(dialect, client)
-            await self._run(call, client)
+            facts = await self._understand(dialect, client)
+            interrupts = Interrupts(client)
+            here, elsewhere = self._desks.here, self._desks.elsewhere
+            if here is not None:
+                placed = here.arrive(facts, interrupts.worker_gone)
+            else:
+                assert elsewhere is not None
+                placed = await elsewhere.ask(facts, interrupts.worker_gone)
+            await self._run(self._begin(dialect, facts, client, interrupts, placed))
         except ClientLeft:
             return
         except ClientError as error:
+            client.on_cut = None
             self._on_refused(error.status)
             await refuse_with(client, ApiError(error.status, error.message, param=error.param))
         except Exception:
@@ -90,8 +96,7 @@ class StepServer:
                 await refuse_with(client, ApiError(500, text, code="gateway_defect"))
             raise
 
-    async def _run(self, call: Call, client: ClientExchange) -> None:
-        run = self._arrive(call, client)
+    async def _run(self, run: Run) -> None:
         try:
             await self._follow_decisions(run)
         except Interrupted as interrupted:
@@ -104,9 +109,9 @@ class StepServer:
             if not run.account.ended:
                 # A shutdown or a defect of ours: the step ends all the same.
                 self._attempts.abort_aside(run)
-                self._end(run, Outcome.ABORTED, client.status)
+                self._end(run, Outcome.ABORTED, run.client.status)
 
-    async def _understand(self, dialect: Dialect, client: ClientExchange) -> Call:
+    async def _understand(self, dialect: Dialect, client: ClientExchange) -> RequestFacts:
         """Raises ClientError, ClientLeft."""
         arrived_at = time.monotonic()
         headers, body = client.headers, client.plain_body
@@ -116,42 +121,43 @@ class StepServer:
             scan = scan_body(body, dialect.name)
         except ValueError as error:
             raise ClientError(400, f"The body cannot be read: {error}") from error
-        tenant = tenant_of(headers)
         query = client.query
-        who = self._book.resolve(
-            RequestFacts(
-                path=client.path,
-                headers=headers,
-                query=dict(parse_qsl(query.decode("latin-1"), keep_blank_values=True)) if query else {},
-                scan=scan,
-                tenant=tenant,
-                received_at=arrived_at,
-            )
+        return RequestFacts(
+            path=client.path,
+            headers=headers,
+            query=dict(parse_qsl(query.decode("latin-1"), keep_blank_values=True)) if query else {},
+            scan=scan,
+            tenant=tenant_of(headers),
+            received_at=arrived_at,
+            body=body,
         )
-        live = self._driver.directory.open(who, tenant=tenant, model=scan.model)
-        return Call(dialect, body, scan, who, tenant, client.forward, live)
 
-    def _arrive(self, call: Call, client: ClientExchange) -> Run:
-        now = time.monotonic()
-        live, scan, who = call.live, call.scan, call.who
-        prompt_tokens = scan.prompt_tokens
+    def _begin(
+        self,
+        dialect: Dialect,
+        facts: RequestFacts,
+        client: ClientExchange,
+        interrupts: Interrupts,
+        placed: Placed,
+    ) -> Run:
+        who, claim, live, ticket, gap_before_s = placed
+        scan, tenant = facts.scan, facts.tenant
         account = OpenStep(
             who,
-            tenant=call.tenant,
+            tenant=tenant,
             model=scan.model,
-            dialect=call.dialect.name,
-            estimated_prompt_tokens=prompt_tokens,
-            arrived_at=now,
-            gap_before_s=None if live.last_ended is None else now - live.last_ended,
+            dialect=dialect.name,
+            estimated_prompt_tokens=scan.prompt_tokens,
+            arrived_at=facts.received_at,
+            gap_before_s=gap_before_s,
         )
         client.lines += identity_lines(who)
-        interrupts = Interrupts(client)
-        self._book.step_started(who)
-        ticket = self._driver.arrive(
-            live, prompt_tokens=prompt_tokens, scan=scan, on_withdraw=interrupts.worker_gone
-        )
+        call = Call(dialect, facts.body, scan, who, tenant, client.forward, claim, live)
         run = Run(call, client, interrupts, account, ticket)
         self.running.add(run)
+        elsewhere = self._desks.elsewhere
+        if elsewhere is not None:
+            elsewhere.begun(run)
         if self._ping_period_s and scan.stream:
             run.pings = Pings(client, self._ping_period_s)
         return run
@@ -186,11 +192,10 @@ class StepServer:
         """
         if run.account.ended:
             return
-        self._driver.aborting(run.ticket)
         if run.tap is not None:
             run.answer = run.tap.answer()
-        # The client may be back before the engine has answered.
-        self._book.client_left(run.call.who, run.answer, time.monotonic())
+        run.left = True
+        self._desks.now.aborting(run, time.monotonic())
         await self._attempts.abort(run)
         self._end(run, Outcome.ABORTED, run.client.status)
 
@@ -208,24 +213,13 @@ class StepServer:
     def _end(self, run: Run, outcome: Outcome, status: int | None) -> None:
         """Everybody who counts hears of it here, once: a second call raises StepEndedTwice."""
         now = time.monotonic()
-        call, account, answer = run.call, run.account, run.answer
+        account, answer = run.account, run.answer
         if answer is not None:
             account.heard(answer)
         ended = account.end(outcome, status=status, now=now)
         if run.pings is not None:
             run.pings.stop()
         self.running.remove(run)
-        call.live.last_ended = now
-        call.live.worker = ended.worker
-        self._driver.end(
-            run.ticket,
-            outcome.value,
-            prompt_tokens=ended.prompt_tokens,
-            output_tokens=ended.output_tokens,
-            cached_tokens=ended.cached_tokens,
-        )
-        self._book.step_ended(call.who, outcome, answer, now)
-        if call.who.final:
-            self._driver.finish(call.live)
+        self._desks.now.end(run, ended, outcome, answer, now)
         for sink in self._sinks:
             sink(ended)

@@ -1,53 +1,52 @@
-"""Live state that outlives the process: what is written of a trajectory, and how a new process takes it up.
+"""Live state that outlives the process: what is written of a trajectory, and how a new leader takes it up.
 
 Part of the composition: it asks the parts for what each knows of a trajectory, and tells each what an earlier
-process knew.
+leader knew.
 """
 
 import asyncio
 import logging
-import socket
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
-from uuid import uuid4
 
 from heddle_contracts.live_state import TrajectoryState
 
 from heddle_gateway.identity import TrajectoryBook
 from heddle_gateway.live.driver import Driver
 from heddle_gateway.settings import Settings
-from heddle_gateway.store.redis_state import LiveStoreError, RedisState, Versioned, dump
-from heddle_gateway.telemetry.live_mirror import Key, LiveMirror, MirrorTuning
+from heddle_gateway.store.redis_state import Lease, LiveStoreError, RedisState, Versioned, dump
+from heddle_gateway.telemetry.live_mirror import Key, LiveMirror
 
 log = logging.getLogger(__name__)
 
-# A gateway that was killed holds the lease for a moment longer.
-LEAD_WAIT_S: Final = 3 * MirrorTuning().lease_s
 TAKE_UP_TIMEOUT_S: Final = 10.0
 MAX_TAKEN_UP: Final = 50_000
 
 
 class SharedState:
     """One namespace in Redis, filled with this gateway's live trajectories. ``worker_name(id)``: as in the
-    fleet. Raises ValueError for a URL that is none.
+    fleet; ``name``: of this process in the lease. Raises ValueError for a URL that is none.
     """
 
     def __init__(
         self,
         settings: Settings,
         url: str,
+        name: str,
         book: TrajectoryBook,
         driver: Driver,
         worker_name: Callable[[int], str | None],
     ) -> None:
         self._store = RedisState(url, name=settings.namespace, ttl_s=settings.state_ttl_s)
+        self._capacity = min(settings.max_trajectories, MAX_TAKEN_UP)
         self._book = book
         self._driver = driver
         self._worker_name = worker_name
+        self.name = name
         self.mirror = LiveMirror(
             self._store,
-            holder=f"{socket.gethostname()}:{settings.port}:{uuid4().hex[:8]}",
+            holder=name,
             describe=self._describe,
             everything=self._everything,
             fault=LiveStoreError,
@@ -57,38 +56,38 @@ class SharedState:
         """A sink of ended steps."""
         self.mirror.changed(record.tenant, record.trajectory_id)
 
-    async def take_up(self, capacity: int) -> int:
-        """Takes the lease, and what the last holder knew; how many trajectories that were. A Redis that is
-        away delays nothing: the gateway starts without.
-        """
-        await self.mirror.lead(LEAD_WAIT_S)
+    async def look(self) -> Lease | None:
+        """Who has the lease; None when Redis is away."""
+        try:
+            return await self._store.lease()
+        except LiveStoreError:
+            return None
+
+    async def take_up(self) -> None:
+        """What the last leader knew, beside what is known here. A Redis that is away delays nothing."""
         try:
             async with asyncio.timeout(TAKE_UP_TIMEOUT_S):
-                found, unreadable = await self._store.load(min(capacity, MAX_TAKEN_UP))
+                found, unreadable = await self._store.load(self._capacity)
         except (LiveStoreError, TimeoutError) as error:
-            log.warning("live state of an earlier process is not taken up: %s", error or "Redis is slow")
-            return 0
+            log.warning("live state of an earlier leader is not taken up: %s", error or "Redis is slow")
+            return
         if unreadable:
             log.warning("%d trajectories in Redis are of another build and left alone", unreadable)
         self._restore(found)
-        return len(found)
-
-    def start(self) -> None:
-        self.mirror.start()
 
     async def close(self) -> None:
-        await self.mirror.close()
         await self._store.close()
 
     # ---------------------------------------------------------------- inside
 
     def _restore(self, found: Sequence[TrajectoryState]) -> None:
         now, clock = time.time(), time.monotonic()
+        directory = self._driver.directory
         # The book takes the one seen longest ago first.
         for state in sorted(found, key=lambda one: one.last_seen):
             self._book.restore(state, clock - max(0.0, now - state.last_seen), state.conversation)
-            if state.home is not None:
-                self._driver.directory.expect_back(state.tenant, state.trajectory_id, state.home)
+            if state.home is not None and directory.find(state.trajectory_id, state.tenant) is None:
+                directory.expect_back(state.tenant, state.trajectory_id, state.home)
 
     def _everything(self) -> list[Key]:
         return [(one.tenant, one.trajectory_id) for one in self._driver.directory]

@@ -64,11 +64,16 @@ class TrajectoryBook:
         session_headers: Sequence[str] = (),
         new_id: Callable[[], str] = time_ordered_id,
     ) -> None:
-        self._book = IdentityBook(capacity=capacity, idle_ttl_s=idle_ttl_s, new_id=new_id)
+        self._new_book = lambda: IdentityBook(capacity=capacity, idle_ttl_s=idle_ttl_s, new_id=new_id)
+        self._book = self._new_book()
         self._conventions = Conventions(session_headers)
 
     def __len__(self) -> int:
         return len(self._book)
+
+    def begin_anew(self) -> None:
+        """Forgets everything: another process remembers from now on."""
+        self._book = self._new_book()
 
     def memory(self, tenant: str, trajectory_id: str) -> str | None:
         """What is remembered of a trajectory's history, for `restore` in another process of this release."""

@@ -22,6 +22,8 @@ class RequestFacts:
     scan: Scan
     tenant: str
     received_at: float
+    body: bytes = b""
+    """What ``scan`` read; only who serves the request needs it."""
 
 
 class Said(NamedTuple):

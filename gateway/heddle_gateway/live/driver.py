@@ -114,11 +114,24 @@ class Driver:
 
     # ---------------------------------------------------------------- steps
 
+    def new_ticket(self, on_withdraw: Callable[[], None]) -> Ticket:
+        """Of a step that another process decides about, for now; no other step here has its number."""
+        return Ticket(next(self._steps), 0, on_withdraw)
+
     def arrive(
-        self, trajectory: LiveTrajectory, *, prompt_tokens: int, scan: Scan, on_withdraw: Callable[[], None]
+        self,
+        trajectory: LiveTrajectory,
+        *,
+        prompt_tokens: int,
+        scan: Scan,
+        on_withdraw: Callable[[], None],
+        ticket: Ticket | None = None,
     ) -> Ticket:
-        """A step of this trajectory asks to run."""
-        ticket = Ticket(next(self._steps), trajectory.handle, on_withdraw)
+        """A step of this trajectory asks to run. ``ticket``: one that it has already."""
+        if ticket is None:
+            ticket = Ticket(next(self._steps), trajectory.handle, on_withdraw)
+        else:
+            ticket.handle = trajectory.handle
         self._tickets[ticket.step] = ticket
         self._carry_out(
             self._core.step_arrived(
@@ -137,6 +150,53 @@ class Driver:
             trajectory.has_arrived = True
             self._on_first_step(trajectory, prompt_tokens)
         return ticket
+
+    def adopt(
+        self,
+        trajectory: LiveTrajectory,
+        ticket: Ticket,
+        *,
+        prompt_tokens: int,
+        worker: int,
+        generation: int,
+        level: int,
+        running_s: float,
+        streaming: bool,
+    ) -> None:
+        """A step that another process sent to this worker, so many seconds ago, is decided about here from now
+        on. Nothing is sent.
+        """
+        ticket.handle = trajectory.handle
+        self._tickets[ticket.step] = ticket
+        trajectory.returns_to = None
+        self._carry_out(
+            self._core.step_adopted(
+                self._clock(),
+                ticket.step,
+                trajectory.handle,
+                group=trajectory.group,
+                prompt_tokens=prompt_tokens,
+                worker=worker,
+                generation=generation,
+                level=level,
+                running_us=max(0, round(1e6 * running_s)),
+                streaming=streaming,
+            )
+        )
+        if not trajectory.has_arrived:
+            trajectory.has_arrived = True
+            self._on_first_step(trajectory, prompt_tokens)
+
+    def begin_anew(self) -> None:
+        """Another process decides from now on: all steps and trajectories are forgotten, and nobody hears of
+        their end. Workers and policy stay. A journal ends here: it replays one life of the core.
+        """
+        self._core = new_core(self.policy(), journal=False)
+        self._tickets.clear()
+        self.directory.clear()
+        self.close()
+        for facts in list(self._facts.values()):
+            self._tell_of(facts, facts.weight_version)
 
     def _home_again(self, trajectory: LiveTrajectory) -> int | None:
         """The worker that an earlier process left its KV on, for the first step here alone."""
@@ -236,6 +296,7 @@ class Driver:
         self._carry_out(self._core.worker_draining(self._clock(), worker_id, generation))
 
     def worker_down(self, worker_id: int, generation: int) -> None:
+        self._facts.pop(worker_id, None)
         self._carry_out(self._core.worker_down(self._clock(), worker_id, generation))
 
     def worker_removed(self, worker_id: int, generation: int) -> None:

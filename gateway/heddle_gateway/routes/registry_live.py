@@ -1,6 +1,6 @@
 """Steps in flight as RL frameworks ask for them: abort by rid, abort all, close a session."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from heddle_gateway.identity.keys import tenant_of
 from heddle_gateway.live.driver import Driver
@@ -11,9 +11,15 @@ from heddle_gateway.running_step import RunningSteps
 class FrameworkView:
     """Fulfils routes.registry.LiveSteps."""
 
-    def __init__(self, steps: RunningSteps, driver: Driver) -> None:
+    def __init__(
+        self,
+        steps: RunningSteps,
+        driver: Driver,
+        abort_elsewhere: Callable[[str | None], None] = lambda rid: None,
+    ) -> None:
         self._steps = steps
         self._driver = driver
+        self._abort_elsewhere = abort_elsewhere
 
     def attempts_of(self, rid: str) -> Sequence[AttemptRef]:
         """Attempts that answer to exactly this id: the caller's own, or the one minted for the worker."""
@@ -23,7 +29,10 @@ class FrameworkView:
         ]
 
     def end_waiting(self, rid: str | None) -> int:
-        """Ends steps that wait in the gateway (of this id; all for None) as aborted; how many."""
+        """Ends steps that wait in the gateway (of this id; all for None) as aborted; how many. Other gateways that
+        follow this one are told, and not waited for or counted.
+        """
+        self._abort_elsewhere(rid)
         return self._steps.end_waiting(rid)
 
     def finish_session(self, session_id: str, authorization: str | None) -> bool:

@@ -2,7 +2,7 @@
 
 Keys, all with one hash tag so that a cluster keeps them together (``{heddle:NAME}:``):
 
-    lease           who leads, with a time to live; absent when nobody does
+    lease           who leads and how it is reached, with a time to live; absent when nobody does
     epoch           grows by one with each new leader
     t:TENANT:ID     a hash: e(poch) and n(umber) of the writer, d(ata), with a time to live
     seen            a sorted set of those keys by when they were written
@@ -65,12 +65,13 @@ end
 return removed
 """
 
-# KEYS: lease, epoch. ARGV: holder, time to live in ms, the lowest epoch that may be given.
-# Returns {epoch, holder, ms left}; epoch 0 when another holds it.
+# KEYS: lease, epoch. ARGV: holder, time to live in ms, the lowest epoch that may be given, how to reach the holder;
+# or nothing, to look only. Returns {epoch, holder, ms left, how to reach it}; epoch 0 when another holds it, and no
+# holder when nobody does.
 _TAKE: Final = """
-local held = redis.call('HMGET', KEYS[1], 'holder', 'e')
-if held[1] and held[1] ~= ARGV[1] then
-  return {0, held[1], redis.call('PTTL', KEYS[1])}
+local held = redis.call('HMGET', KEYS[1], 'holder', 'e', 'at')
+if #ARGV == 0 or (held[1] and held[1] ~= ARGV[1]) then
+  return {0, held[1] or '', redis.call('PTTL', KEYS[1]), held[3] or ''}
 end
 local epoch = tonumber(held[2] or '0')
 if epoch == 0 then
@@ -79,10 +80,10 @@ if epoch == 0 then
     epoch = tonumber(ARGV[3])
     redis.call('SET', KEYS[2], epoch)
   end
-  redis.call('HSET', KEYS[1], 'holder', ARGV[1], 'e', epoch)
+  redis.call('HSET', KEYS[1], 'holder', ARGV[1], 'e', epoch, 'at', ARGV[4])
 end
 redis.call('PEXPIRE', KEYS[1], ARGV[2])
-return {epoch, ARGV[1], tonumber(ARGV[2])}
+return {epoch, ARGV[1], tonumber(ARGV[2]), ARGV[4]}
 """
 
 _RELEASE: Final = """
@@ -97,11 +98,14 @@ class LiveStoreError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """``epoch`` 0: ``holder`` leads, for ``left_s`` seconds more unless it renews. Else this process does."""
+    """``epoch`` 0: ``holder`` leads, for ``left_s`` seconds more unless it renews; nobody where it is empty. Else
+    this process does. ``at``: how the holder is reached, in its own words.
+    """
 
     epoch: int
     holder: str
     left_s: float
+    at: str = ""
 
     @property
     def is_ours(self) -> bool:
@@ -163,11 +167,15 @@ class RedisState:
 
     # ---------------------------------------------------------------- lease
 
-    async def take_lease(self, holder: str, ttl_s: float, *, above: int) -> Lease:
-        """Takes or renews the lease. A new one gets an epoch above ``above``, whatever Redis forgot."""
-        keys = [self._tag + "lease", self._tag + "epoch"]
-        found = await run_script(self._take, keys, [holder, int(ttl_s * 1000), above + 1])
-        return Lease(int(found[0]), str(found[1]), float(found[2]) / 1000.0)
+    async def take_lease(self, holder: str, ttl_s: float, *, above: int, at: str = "") -> Lease:
+        """Takes or renews the lease. A new one gets an epoch above ``above``, whatever Redis forgot. ``at``: how
+        the holder is reached.
+        """
+        return await self._lease([holder, int(ttl_s * 1000), above + 1, at])
+
+    async def lease(self) -> Lease:
+        """Who has the lease; takes nothing."""
+        return await self._lease([])
 
     async def release_lease(self, holder: str) -> None:
         """Nothing happens if another holds it."""
@@ -222,6 +230,11 @@ class RedisState:
     def _key(self, tenant: str, trajectory_id: str) -> str:
         # Tenants are hashes: no colon in them.
         return f"{self._tag}t:{tenant}:{_storable(trajectory_id)}"
+
+    async def _lease(self, values: Sequence[Any]) -> Lease:
+        keys = [self._tag + "lease", self._tag + "epoch"]
+        epoch, holder, left_ms, at = await run_script(self._take, keys, values)
+        return Lease(int(epoch), str(holder), float(left_ms) / 1000.0, str(at))
 
 
 def dump(state: TrajectoryState) -> str:

@@ -2,11 +2,10 @@
 
 Invariants: no request waits for it; a change is written within `MirrorTuning.period_s` while the store
 answers; memory is one key a changed trajectory. While the store is away requests go on, changes gather, and
-when it is back, empty or not, everything live is written again. Only the holder of the lease writes: one that
-lost it to another gateway goes on serving and says so.
+when it is back, empty or not, everything live is written again. Only the holder of the lease writes. Who calls
+`renew` and `write`, and when, is peers.reign's business.
 """
 
-import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -29,8 +28,8 @@ class MirrorState(StrEnum):
     FOLLOWING = "following"
     LOCAL = "local"
     """The store is away: state is in this process only."""
-    SUPERSEDED = "superseded"
-    """Another gateway leads; this one writes nothing."""
+    ELSEWHERE = "elsewhere"
+    """Another gateway leads: it writes the copy, this one nothing."""
 
 
 class Lease(Protocol):
@@ -39,13 +38,15 @@ class Lease(Protocol):
     @property
     def holder(self) -> str: ...
     @property
+    def at(self) -> str: ...
+    @property
     def is_ours(self) -> bool: ...
 
 
 class LiveStore(Protocol):
     """Where the copy goes (store.redis_state.RedisState). Its calls raise the fault the mirror was given."""
 
-    async def take_lease(self, holder: str, ttl_s: float, *, above: int) -> Lease: ...
+    async def take_lease(self, holder: str, ttl_s: float, *, above: int, at: str = "") -> Lease: ...
     async def release_lease(self, holder: str) -> None: ...
     async def save(self, epoch: int, states: Sequence[Any]) -> int: ...
     async def remove(self, epoch: int, keys: Iterable[Key]) -> None: ...
@@ -56,7 +57,7 @@ class MirrorTuning:
     """``period_s``: how far the copy may be behind. ``lease_s``: how soon another gateway takes over."""
 
     period_s: float = 0.1
-    lease_s: float = 2.0
+    lease_s: float = 1.6
     batch: int = 1000
 
 
@@ -103,8 +104,6 @@ class LiveMirror:
         self._state = MirrorState.IDLE
         self._written = self._refused = self._failed = 0
         self._last_error: str | None = None
-        self._task: asyncio.Task[None] | None = None
-        self._closing = asyncio.Event()
 
     # ---------------------------------------------------------------- what changes
 
@@ -131,72 +130,51 @@ class LiveMirror:
             last_error=self._last_error,
         )
 
-    # ---------------------------------------------------------------- lifetime
+    # ---------------------------------------------------------------- the lease
 
-    async def lead(self, wait_s: float) -> bool:
-        """Waits for the lease, at most ``wait_s``: a process that was killed holds it a moment longer. False
-        when another gateway keeps it, or the store is away.
+    @property
+    def epoch(self) -> int:
+        """Of the reign of this process; 0 while it has none."""
+        return self._epoch
+
+    async def renew(self, at: str = "") -> Lease | None:
+        """Takes the lease, or keeps it; None when the store is away: then a reign goes on as it is. ``at``: how
+        this process is reached.
         """
-        with suppress(TimeoutError):
-            async with asyncio.timeout(wait_s):
-                while not await self._renew() and self._state is not MirrorState.LOCAL:  # noqa: ASYNC110
-                    await asyncio.sleep(self._tuning.lease_s / 8)
-        return self._epoch > 0
-
-    def start(self) -> None:
-        self._task = asyncio.create_task(self._run(), name="live-mirror")
-
-    async def close(self, timeout_s: float = 5.0) -> None:
-        """Writes what is changed, gives the lease back."""
-        self._closing.set()
-        if self._task is None:
-            return
-        _, late = await asyncio.wait({self._task}, timeout=timeout_s)
-        if late:
-            self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
-        with suppress(self._fault):
-            await self._store.release_lease(self._holder)
-
-    # ---------------------------------------------------------------- the task
-
-    async def _run(self) -> None:
-        loop = asyncio.get_running_loop()
-        renew_at = 0.0
-        while True:
-            last = self._closing.is_set()
-            if last or loop.time() >= renew_at:
-                renew_at = loop.time() + self._tuning.lease_s / 4
-                await self._renew()
-            if self._epoch:
-                await self._write()
-            if last:
-                return
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self._tuning.period_s):
-                    await self._closing.wait()
-
-    async def _renew(self) -> bool:
         try:
             lease = await self._store.take_lease(
-                self._holder, self._tuning.lease_s, above=self._highest_epoch
+                self._holder, self._tuning.lease_s, above=self._highest_epoch, at=at
             )
         except self._fault as fault:
             self._fail(fault)
-            return False
+            return None
         if not lease.is_ours:
-            if self._state is not MirrorState.SUPERSEDED:
-                logger.warning("gateway %s leads: live state is not written by this one", lease.holder)
-            self._state, self._epoch = MirrorState.SUPERSEDED, 0
-            return False
+            return lease
         if lease.epoch != self._epoch or self._state is not MirrorState.FOLLOWING:
             # A new reign, or a store that was away: it may know nothing, or something old.
             self._changed = dict.fromkeys(self._everything()) | self._changed
             logger.info("live state is written to the store, epoch %d", lease.epoch)
         self._state, self._epoch = MirrorState.FOLLOWING, lease.epoch
         self._highest_epoch = max(self._highest_epoch, lease.epoch)
-        return True
+        return lease
+
+    def stand_down(self) -> None:
+        """Another gateway leads: what is to be written, it writes."""
+        self._state, self._epoch = MirrorState.ELSEWHERE, 0
+        self._changed.clear()
+        self._gone.clear()
+
+    async def close(self) -> None:
+        """Writes what is changed, gives the lease back."""
+        await self.write()
+        if self._epoch:
+            with suppress(self._fault):
+                await self._store.release_lease(self._holder)
+
+    async def write(self) -> None:
+        """What has changed, while this process leads."""
+        if self._epoch:
+            await self._write()
 
     async def _write(self) -> None:
         while self._gone or self._changed:

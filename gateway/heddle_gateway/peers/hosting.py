@@ -1,0 +1,489 @@
+"""At the leader: the steps of the other gateways, in its own book, directory and core.
+
+Invariants: a step of another gateway is ended once, by that gateway's word or when it has been away for
+`HostingTuning.grace_s`; before that a repeat of it ends it, since its client has come back by another way; nothing
+of another gateway runs before the leader knows what ran when it took over (`open`).
+"""
+
+import asyncio
+import hmac
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+from heddle_contracts.steps import Outcome
+
+from heddle_gateway.accounting.ended_step import EndedStep
+from heddle_gateway.dialects.wire import Answer, Scan
+from heddle_gateway.fleet.events import WorkerEndpoint, WorkerSpec
+from heddle_gateway.identity import Identity, Known, Said, TrajectoryBook
+from heddle_gateway.live.decisions import Decision, Dispatch
+from heddle_gateway.live.directory import LiveTrajectory
+from heddle_gateway.live.driver import Driver
+from heddle_gateway.live.ticket import Ticket
+from heddle_gateway.peers.frames import Frame
+from heddle_gateway.peers.link import Link, LinkTuning
+from heddle_gateway.peers.messages import (
+    of_fleet,
+    of_identity,
+    to_answer,
+    to_ended,
+    to_identity,
+    to_running,
+)
+from heddle_gateway.peers.own_desk import OwnDesk
+
+log = logging.getLogger(__name__)
+
+MAX_REMEMBERED: Final = 4096
+"""Ends of one gateway that are known to have been taken."""
+HELLO_S: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class HostingTuning:
+    """``grace_s``: how long the steps of a gateway that is away go on."""
+
+    grace_s: float = 5.0
+    link: LinkTuning = field(default_factory=LinkTuning)
+
+
+class Fleet(Protocol):
+    """fleet.registry.Fleet."""
+
+    def endpoints(self) -> tuple[WorkerEndpoint, ...]: ...
+    def specs(self) -> tuple[WorkerSpec, ...]: ...
+    def worker(self, worker_id: int, generation: int) -> WorkerEndpoint | None: ...
+    def note_success(self, worker_id: int, generation: int) -> None: ...
+    def note_failure(self, worker_id: int, generation: int, kind: Any) -> None: ...
+
+
+class HostedTicket(Ticket):
+    """Sends what is decided to where the step runs."""
+
+    __slots__ = ("on_decision",)
+
+    def __init__(self, step: int, on_decision: Callable[[Decision], None], on_withdraw: Callable[[], None]) -> None:
+        super().__init__(step, 0, on_withdraw)
+        self.on_decision = on_decision
+
+    def decide(self, decision: Decision) -> None:
+        super().decide(decision)
+        self.on_decision(decision)
+
+
+class HostedStep:
+    """A step of another gateway. ``claim`` and ``live`` are this process' own, once it is known whose it is."""
+
+    __slots__ = ("claim", "is_void", "key", "live", "marked_left", "model", "peer", "prompt_tokens", "rid", "tenant", "ticket")
+
+    def __init__(self, peer: "Peer", key: int, tenant: str, claim: Identity, live: LiveTrajectory, scan: Scan) -> None:
+        self.peer = peer
+        self.key = key
+        self.tenant = tenant
+        self.claim = claim
+        self.live = live
+        self.model = scan.model
+        self.prompt_tokens = scan.prompt_tokens
+        self.ticket: Ticket
+        self.rid: str | None = None
+        self.is_void = False
+        self.marked_left = False
+
+
+class Peer:
+    """Another gateway. ``link`` is None while it is away."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.link: Link | None = None
+        self.steps: dict[int, HostedStep] = {}
+        self.announced: set[int] = set()
+        self.ended: deque[int] = deque(maxlen=MAX_REMEMBERED)
+        self.grace: asyncio.TimerHandle | None = None
+
+    def send(self, kind: str, /, **head: Any) -> None:
+        if self.link is not None:
+            self.link.send(kind, **head)
+
+
+class Hosting:
+    """``abort(endpoint, rid)`` tells an engine to stop, without being waited for."""
+
+    def __init__(
+        self,
+        *,
+        desk: OwnDesk,
+        book: TrajectoryBook,
+        driver: Driver,
+        fleet: Fleet,
+        abort: Callable[[WorkerEndpoint, str], None],
+        release: str,
+        tuning: HostingTuning | None = None,
+    ) -> None:
+        self._desk = desk
+        self._book = book
+        self._driver = driver
+        self._fleet = fleet
+        self._abort = abort
+        self._release = release
+        self._tuning = tuning or HostingTuning()
+        self._peers: dict[str, Peer] = {}
+        self._links: dict[Link, Peer | None] = {}
+        self._secret: str | None = None
+        self._leader = ""
+        self._waiting: list[Callable[[], None]] | None = None
+
+    # ---------------------------------------------------------------- lifetime
+
+    def protocol(self) -> Link:
+        """Of a connection that came in."""
+        link = Link(self._take, self._lost, self._tuning.link)
+        self._links[link] = None
+        asyncio.get_running_loop().call_later(HELLO_S, self._must_be_known, link)
+        return link
+
+    def lead(self, leader: str, secret: str) -> None:
+        """Others may come and say what runs; what is to be decided waits for `open`."""
+        self._leader, self._secret = leader, secret
+        if self._waiting is None:
+            self._waiting = []
+
+    def open(self) -> None:
+        """What waited is decided, in the order it came."""
+        waiting, self._waiting = self._waiting or [], None
+        for decide in waiting:
+            decide()
+
+    def stand_down(self) -> None:
+        """Another leads. The others are sent to it with their steps; nothing is ended."""
+        self._secret = None
+        self._waiting = None
+        for peer in self._peers.values():
+            if peer.grace is not None:
+                peer.grace.cancel()
+        self._peers.clear()
+        for link in list(self._links):
+            link.close()
+        self._links.clear()
+
+    # ---------------------------------------------------------------- looking in, and telling
+
+    def stats(self) -> dict[str, float]:
+        """For the metrics."""
+        return {
+            "followers": float(sum(peer.link is not None for peer in self._peers.values())),
+            "hosted_steps": float(sum(len(peer.steps) for peer in self._peers.values())),
+        }
+
+    def fleet_changed(self) -> None:
+        """Call it before the core hears of it: what it decides may name the worker."""
+        head = None
+        for peer in self._peers.values():
+            if peer.link is not None:
+                head = head or of_fleet(self._fleet.endpoints(), self._fleet.specs())
+                peer.send("fleet", **head)
+
+    def stop(self, rid: str | None) -> None:
+        """An operator aborts: those who serve the step see to it."""
+        for peer in self._peers.values():
+            peer.send("stop", rid=rid)
+
+    def repeated(self, live: LiveTrajectory, step: int) -> None:
+        """A client asks for a step again. Where the gateway that had it is away, it has ended."""
+        for peer in self._peers.values():
+            if peer.link is None:
+                for hosted in [one for one in peer.steps.values() if one.live is live and one.claim.step == step]:
+                    self._give_up(hosted)
+
+    # ---------------------------------------------------------------- links
+
+    def _must_be_known(self, link: Link) -> None:
+        if self._links.get(link, link) is None:
+            link.close()
+
+    def _lost(self, link: Link) -> None:
+        peer = self._links.pop(link, None)
+        if peer is None or peer.link is not link:
+            return
+        peer.link = None
+        log.warning("gateway %s is away with %d steps", peer.name, len(peer.steps))
+        now = time.monotonic()
+        for step in peer.steps.values():
+            if not step.marked_left:
+                # Its client may be back by another way before it is.
+                self._book.client_left(step.claim, None, now)
+                step.marked_left = True
+        peer.grace = asyncio.get_running_loop().call_later(self._tuning.grace_s, self._bury, peer)
+
+    def _bury(self, peer: Peer) -> None:
+        peer.grace = None
+        if self._peers.get(peer.name) is peer:
+            del self._peers[peer.name]
+        for step in list(peer.steps.values()):
+            self._give_up(step)
+
+    def _give_up(self, step: HostedStep) -> None:
+        """The step has ended without a word: aborted, and the engine is told."""
+        decision = step.ticket.decision
+        endpoint = None
+        if isinstance(decision, Dispatch):
+            endpoint = self._fleet.worker(decision.worker, decision.generation)
+        if endpoint is not None and step.rid is not None and endpoint.features.abort:
+            self._abort(endpoint, step.rid)
+        self._finish(step, _unheard(step, None if endpoint is None else endpoint.name), Outcome.ABORTED, None)
+
+    def _take(self, link: Link, frame: Frame) -> None:
+        peer = self._links.get(link)
+        if peer is not None:
+            self._hear(peer, frame)
+            return
+        kind, head, _ = frame
+        secret = self._secret
+        if kind != "hello" or secret is None:
+            link.close()  # not leading (any more): it will look for who does
+            return
+        if not hmac.compare_digest(secret, str(head["secret"])) or head["leader"] != self._leader:
+            log.warning("a gateway that does not know the lease is refused")
+            link.close()
+            return
+        if head["release"] != self._release:
+            log.warning("gateway %s of release %s is refused", head["id"], head["release"])
+            link.send("refused", why=f"the leader is of release {self._release}")
+            link.close()
+            return
+        self._welcome(link, str(head["id"]))
+
+    def _welcome(self, link: Link, name: str) -> None:
+        peer = self._peers.setdefault(name, Peer(name))
+        if peer.link is not None:
+            self._links[peer.link] = None
+            peer.link.close()
+        if peer.grace is not None:
+            peer.grace.cancel()
+            peer.grace = None
+        peer.link = link
+        peer.announced = set()
+        self._links[link] = peer
+        peer.send("welcome", **of_fleet(self._fleet.endpoints(), self._fleet.specs()))
+        log.info("gateway %s follows", name)
+
+    # ---------------------------------------------------------------- messages
+
+    def _hear(self, peer: Peer, frame: Frame) -> None:
+        kind, head, blob = frame
+        if kind == "note":
+            self._fleet.note_failure(head["worker"], head["generation"], head["kind"])
+            return
+        if kind == "synced":
+            for key in set(peer.steps) - peer.announced:
+                self._give_up(peer.steps[key])
+            return
+        key = head["k"]
+        peer.announced.add(key)
+        step = peer.steps.get(key)
+        match kind:
+            case "arrive":
+                if step is None:
+                    self._when_open(lambda: self._arrive(peer, key, head, blob))
+                else:
+                    self._tell_again(step)
+            case "again":
+                self._go_on(peer, key, step, head, blob)
+            case "over":
+                self._over(peer, key, step, head, blob)
+            case "end":
+                if step is not None:
+                    record = to_ended(head["record"])
+                    self._finish(step, record, record.outcome, to_answer(blob))
+                peer.send("done", k=key)
+            case _ if step is not None:
+                self._news(step, kind, head, blob)
+
+    def _when_open(self, decide: Callable[[], None]) -> None:
+        if self._waiting is None:
+            decide()
+        else:
+            self._waiting.append(decide)
+
+    def _news(self, step: HostedStep, kind: str, head: dict[str, Any], blob: bytes) -> None:
+        decision = step.ticket.decision
+        match kind:
+            case "sent":
+                step.rid = step.live.last_rid = head["rid"]
+            case "first":
+                if isinstance(decision, Dispatch):
+                    self._fleet.note_success(decision.worker, decision.generation)
+                self._driver.first_byte(step.ticket)
+            case "failed":
+                if isinstance(decision, Dispatch):
+                    step.rid = None
+                    step.is_void = False
+                    self._driver.attempt_failed(step.ticket, decision, head["kind"])
+            case "left":
+                self._driver.aborting(step.ticket)
+                if not step.marked_left:
+                    self._book.client_left(step.claim, to_answer(blob), time.monotonic())
+                    step.marked_left = True
+            case "drop":
+                self._give_up(step)
+            case _:
+                raise ValueError(f"a message of kind {kind!r}")
+
+    def _arrive(self, peer: Peer, key: int, head: dict[str, Any], blob: bytes) -> None:
+        if key in peer.steps or key in peer.ended:
+            return
+        scan, tenant = Scan.from_bytes(blob), head["tenant"]
+        claim = self._book.place(scan, tenant, time.monotonic(), Said(*head["said"]))
+        live, gap = self._desk.begin(claim, scan, tenant)
+        step = self._new_step(peer, key, tenant, claim, live, scan)
+        peer.send("is", k=key, who=of_identity(claim), gap=gap)
+        self._desk.run(live, scan, step.ticket)
+
+    def _go_on(self, peer: Peer, key: int, step: HostedStep | None, head: dict[str, Any], blob: bytes) -> None:
+        """A step that the other holds: as it is known here, or as another leader left it."""
+        who, running = to_identity(head["who"]), to_running(head["running"])
+        scan = Scan.from_bytes(blob)
+        if step is not None:
+            if step.marked_left and not head["left"]:
+                # It was only away.
+                step.claim = self._book.resume(who, scan, step.tenant, time.monotonic())
+                step.marked_left = False
+            step.rid = head["rid"] or step.rid
+            if running is None or step.is_void:
+                self._tell_again(step)
+            return
+        if running is None:
+            self._when_open(lambda: self._resume(peer, key, who, scan, head))
+        else:
+            self._resume(peer, key, who, scan, head)
+
+    def _resume(self, peer: Peer, key: int, who: Known, scan: Scan, head: dict[str, Any]) -> None:
+        if key in peer.steps or key in peer.ended:
+            return
+        ticket = self._new_ticket(peer, key)
+        running = to_running(head["running"])
+        if running is None:
+            claim = self._book.resume(who, scan, head["tenant"], time.monotonic())
+            live = self._driver.directory.open(who, tenant=head["tenant"], model=scan.model)
+        else:
+            claim, live = self._desk.resume(who, scan, head["tenant"], ticket, running)
+        step = HostedStep(peer, key, head["tenant"], claim, live, scan)
+        step.ticket = ticket
+        peer.steps[key] = step
+        if running is None:
+            self._desk.run(live, scan, ticket)
+            return
+        step.rid = live.last_rid = head["rid"]
+        assert isinstance(ticket.decision, Dispatch)
+        peer.send("held", k=key, d=_decision(ticket.decision))
+        if head["left"]:
+            self._driver.aborting(ticket)
+            self._book.client_left(claim, None, time.monotonic())
+            step.marked_left = True
+
+    def _over(self, peer: Peer, key: int, step: HostedStep | None, head: dict[str, Any], blob: bytes) -> None:
+        record = to_ended(head["record"])
+        scan, answer = Scan.from_bytes(blob[: head["scan"]]), to_answer(blob[head["scan"] :])
+        who = to_identity(head["who"])
+        if step is not None and step.marked_left:
+            step.claim = self._book.resume(who, scan, step.tenant, time.monotonic())
+            step.marked_left = False
+        if step is None and key not in peer.ended:
+            # The leader that had it may have told nobody.
+            running = to_running([record.worker or "", 0, 0.0, False])
+            ticket = self._new_ticket(peer, key)
+            claim, live = self._desk.resume(who, scan, head["tenant"], ticket, running)
+            step = HostedStep(peer, key, head["tenant"], claim, live, scan)
+            step.ticket = ticket
+            peer.steps[key] = step
+        if step is not None:
+            self._finish(step, record, record.outcome, answer)
+        peer.send("done", k=key)
+
+    def _finish(self, step: HostedStep, record: EndedStep, outcome: Outcome, answer: Answer | None) -> None:
+        peer = step.peer
+        del peer.steps[step.key]
+        peer.ended.append(step.key)
+        self._desk.finish(step.claim, step.live, step.ticket, record, outcome, answer, time.monotonic())
+
+    # ---------------------------------------------------------------- decisions
+
+    def _new_step(
+        self, peer: Peer, key: int, tenant: str, claim: Identity, live: LiveTrajectory, scan: Scan
+    ) -> HostedStep:
+        step = HostedStep(peer, key, tenant, claim, live, scan)
+        step.ticket = self._new_ticket(peer, key)
+        peer.steps[key] = step
+        return step
+
+    def _new_ticket(self, peer: Peer, key: int) -> Ticket:
+        number = self._driver.new_ticket(lambda: None).step
+
+        def decided(decision: Decision) -> None:
+            kind = "go" if isinstance(decision, Dispatch) else "no"
+            peer.send(kind, k=key, d=_decision(decision))
+
+        def withdrawn() -> None:
+            step = peer.steps.get(key)
+            if step is not None:
+                step.is_void = True
+            peer.send("void", k=key)
+
+        return HostedTicket(number, decided, withdrawn)
+
+    def _tell_again(self, step: HostedStep) -> None:
+        peer, key = step.peer, step.key
+        peer.send("is", k=key, who=of_identity(step.claim), gap=None)
+        decision = step.ticket.decision
+        if decision is not None:
+            kind = "go" if isinstance(decision, Dispatch) else "no"
+            peer.send(kind, k=key, d=_decision(decision))
+        if step.is_void:
+            peer.send("void", k=key)
+
+
+_DISPATCH: Final = ("worker", "generation", "priority", "level", "attempt", "reason")
+_REJECT: Final = ("status", "reason", "retry_after_ms")
+
+
+def _decision(decision: Decision) -> dict[str, Any]:
+    names: Iterable[str] = _DISPATCH if isinstance(decision, Dispatch) else _REJECT
+    return {name: getattr(decision, name) for name in names}
+
+
+def _unheard(step: HostedStep, worker: str | None) -> EndedStep:
+    """The end of a step whose gateway says nothing any more."""
+    who, now = step.claim, time.time()
+    return EndedStep(
+        who.trajectory_id,
+        step.tenant,
+        who.group_id,
+        who.sample,
+        who.parent_id,
+        who.source,
+        step.model,
+        "",
+        who.step,
+        who.segment,
+        1,
+        int(who.retry_of_step),
+        worker,
+        Outcome.ABORTED,
+        None,
+        None,
+        (),
+        step.prompt_tokens,
+        0,
+        0,
+        False,
+        None,
+        now,
+        None,
+        None,
+        now,
+        None,
+    )

@@ -1,0 +1,122 @@
+"""One connection between two gateways.
+
+Invariants: frames leave in the order they were sent, all those of one turn of the event loop in one write; each
+side hears of the other within `LinkTuning.silent_s` or the link is lost; it is lost once.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from heddle_gateway.peers.frames import BadFrame, Frame, FrameReader, written
+
+log = logging.getLogger(__name__)
+
+PING: Final = "ping"
+MAX_UNSENT: Final = 256 * 1024 * 1024
+"""A peer that reads no more than this is as good as gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkTuning:
+    """``ping_s``: a side that has nothing to say says so this often. ``silent_s``: then the other is gone."""
+
+    ping_s: float = 0.3
+    silent_s: float = 1.5
+
+
+class Link(asyncio.Protocol):
+    """``on_frame`` may raise BadFrame (also as KeyError, TypeError or ValueError of a head that lacks something):
+    then the link is closed. ``on_lost`` is called once, from the event loop.
+    """
+
+    def __init__(
+        self,
+        on_frame: Callable[["Link", Frame], None],
+        on_lost: Callable[["Link"], None],
+        tuning: LinkTuning | None = None,
+    ) -> None:
+        self._on_frame = on_frame
+        self._on_lost = on_lost
+        self._tuning = tuning or LinkTuning()
+        self._frames = FrameReader()
+        self._unsent: list[bytes] = []
+        self._transport: asyncio.Transport | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._heard_at = self._said_at = 0.0
+        self.is_up = False
+
+    def send(self, kind: str, blob: bytes = b"", /, **head: Any) -> None:
+        """Nothing where the link is lost: what must not be lost is kept by the sender."""
+        if not self.is_up:
+            return
+        if not self._unsent:
+            self._loop.call_soon(self._flush)
+        self._unsent.append(written(kind, blob, **head))
+
+    def close(self) -> None:
+        """What was sent still leaves."""
+        if self._transport is not None and self.is_up:
+            self._flush()
+            self._transport.close()
+            self._lose()
+
+    # ---------------------------------------------------------------- asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._loop = asyncio.get_running_loop()
+        self._transport = transport
+        self._heard_at = self._said_at = self._loop.time()
+        self.is_up = True
+        self._timer = self._loop.call_later(self._tuning.ping_s, self._look)
+
+    def data_received(self, data: bytes) -> None:
+        self._heard_at = self._loop.time()
+        try:
+            for frame in self._frames.feed(data):
+                if frame.kind != PING and self.is_up:
+                    self._on_frame(self, frame)
+        except (BadFrame, KeyError, TypeError, ValueError) as error:
+            log.warning("a link to another gateway is closed: %s: %s", type(error).__name__, error)
+            self.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._lose()
+
+    # ---------------------------------------------------------------- inside
+
+    def _flush(self) -> None:
+        if self._unsent and self._transport is not None and self.is_up:
+            data = self._unsent[0] if len(self._unsent) == 1 else b"".join(self._unsent)
+            self._unsent.clear()
+            self._said_at = self._loop.time()
+            self._transport.write(data)
+            if self._transport.get_write_buffer_size() > MAX_UNSENT:
+                self._abort("it reads nothing")
+
+    def _look(self) -> None:
+        now = self._loop.time()
+        if now - self._heard_at > self._tuning.silent_s:
+            self._abort(f"silent for {now - self._heard_at:.1f} s")
+            return
+        if now - self._said_at >= self._tuning.ping_s / 2:
+            self.send(PING)
+        self._timer = self._loop.call_later(self._tuning.ping_s, self._look)
+
+    def _abort(self, why: str) -> None:
+        log.warning("a link to another gateway is given up: %s", why)
+        if self._transport is not None:
+            self._transport.abort()
+        self._lose()
+
+    def _lose(self) -> None:
+        if not self.is_up:
+            return
+        self.is_up = False
+        self._unsent.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._on_lost(self)

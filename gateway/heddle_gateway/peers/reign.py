@@ -1,0 +1,362 @@
+"""Which gateway of a namespace decides: this one, or another that is asked.
+
+    seeking     nobody is known to decide: steps that run go on, new ones wait
+    leader      this one: it has the lease, and hosts the others' steps
+    follower    another one: it is asked over a link
+    alone       this one for itself: neither a leader nor the lease can be had
+
+Invariants: one task changes the role; a change moves all steps at once; a follower does not take the lease while its
+leader answers, whatever Redis says; a leader that Redis cannot be asked about goes on leading; one that reads another
+holder in Redis does not. Seeking ends within `ReignTuning.seek_s`.
+"""
+
+import asyncio
+import json
+import logging
+import secrets
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final, Protocol
+
+from heddle_gateway.peers.frames import Frame
+from heddle_gateway.peers.link import Link, LinkTuning
+
+log = logging.getLogger(__name__)
+
+CLOSE_S: Final = 5.0
+
+
+class Role(StrEnum):
+    """As /ready says it."""
+
+    SEEKING = "seeking"
+    LEADER = "leader"
+    FOLLOWER = "follower"
+    ALONE = "alone"
+
+
+@dataclass(frozen=True, slots=True)
+class ReignTuning:
+    """``period_s``: between two writes of live state. ``lease_s``: as the mirror's. ``seek_s``: longest wait of a
+    step for somebody to decide. ``settle_s``: the others may say what runs before anything new is sent.
+    """
+
+    period_s: float = 0.1
+    lease_s: float = 1.6
+    seek_s: float = 3.0
+    settle_s: float = 0.3
+    connect_s: float = 0.7
+    link: LinkTuning = field(default_factory=LinkTuning)
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """How a leader is reached; it lies in the lease. ``http``: its admin API."""
+
+    host: str
+    port: int
+    http: str
+    secret: str
+
+    def written(self) -> str:
+        return json.dumps([self.host, self.port, self.http, self.secret])
+
+    @classmethod
+    def read(cls, text: str) -> "Address | None":
+        """None for what no gateway of this release wrote."""
+        try:
+            host, port, http, secret = json.loads(text)
+        except (ValueError, TypeError):
+            return None
+        return cls(str(host), int(port), str(http), str(secret))
+
+
+class Lease(Protocol):
+    @property
+    def epoch(self) -> int: ...
+    @property
+    def holder(self) -> str: ...
+    @property
+    def at(self) -> str: ...
+    @property
+    def is_ours(self) -> bool: ...
+
+
+class Mirror(Protocol):
+    """telemetry.live_mirror.LiveMirror."""
+
+    @property
+    def epoch(self) -> int: ...
+    async def renew(self, at: str = "") -> Lease | None: ...
+    async def write(self) -> None: ...
+    async def close(self) -> None: ...
+    def stand_down(self) -> None: ...
+
+
+class Hosting(Protocol):
+    """peers.hosting.Hosting."""
+
+    def protocol(self) -> Link: ...
+    def lead(self, leader: str, secret: str) -> None: ...
+    def open(self) -> None: ...
+    def stand_down(self) -> None: ...
+
+
+class Steps(Protocol):
+    """The steps of this process (app.Handover)."""
+
+    def decide_here(self) -> None:
+        """They are decided about here from now on."""
+
+    def ask_leader(self) -> None:
+        """Another decides from now on; what is known here of trajectories is forgotten."""
+
+    def joined(self, link: Link) -> None: ...
+    def left(self) -> None: ...
+    def hear(self, frame: Frame) -> None: ...
+    def welcome(self, head: dict[str, Any]) -> None: ...
+
+
+class Reign:
+    """``name``: of this process, never used twice. ``look``: who has the lease, None where Redis is away.
+    ``take_up``: reads what an earlier leader wrote. ``http``: where this gateway's admin API is.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        mirror: Mirror,
+        look: Callable[[], Awaitable[Lease | None]],
+        take_up: Callable[[], Awaitable[None]],
+        hosting: Hosting,
+        steps: Steps,
+        release: str,
+        bind_host: str,
+        bind_port: int,
+        reached_as: str,
+        http: str,
+        tuning: ReignTuning | None = None,
+    ) -> None:
+        self._name = name
+        self._mirror = mirror
+        self._look = look
+        self._take_up = take_up
+        self._hosting = hosting
+        self._steps = steps
+        self._release = release
+        self._bind = (bind_host, bind_port)
+        self._reached_as = reached_as
+        self._http = http
+        self._tuning = tuning or ReignTuning()
+        self._server: asyncio.Server | None = None
+        self._address = ""
+        self._secret = secrets.token_urlsafe(24)
+        self._link: Link | None = None
+        self._leader: tuple[str, Address] | None = None
+        self._decided = asyncio.Event()
+        self._wake = asyncio.Event()
+        self._closing = False
+        self._task: asyncio.Task[None] | None = None
+        self._takeovers = 0
+        self._sought_since = 0.0
+        self.role = Role.SEEKING
+        self.epoch = 0
+
+    # ---------------------------------------------------------------- looking in
+
+    @property
+    def leader(self) -> str | None:
+        """Name of who decides; None while that is not known."""
+        if self.role in {Role.LEADER, Role.ALONE}:
+            return self._name
+        return self._leader[0] if self.role is Role.FOLLOWER and self._leader is not None else None
+
+    @property
+    def leader_http(self) -> str | None:
+        """Base URL of the leader's admin API; None where that is this process, or nobody."""
+        return self._leader[1].http if self.role is Role.FOLLOWER and self._leader is not None else None
+
+    def stats(self) -> dict[str, float]:
+        """For the metrics."""
+        roles = {f"is_{role}": float(self.role is role) for role in Role}
+        return roles | {"reign_epoch": float(self.epoch), "takeovers_total": float(self._takeovers)}
+
+    # ---------------------------------------------------------------- lifetime
+
+    async def start(self) -> None:
+        """Returns when somebody decides."""
+        loop = asyncio.get_running_loop()
+        host, port = self._bind
+        self._server = await loop.create_server(self._hosting.protocol, host, port)
+        bound = self._server.sockets[0].getsockname()[1]
+        self._address = Address(self._reached_as, bound, self._http, self._secret).written()
+        self._task = asyncio.create_task(self._run(), name="reign")
+        await self._decided.wait()
+
+    async def close(self) -> None:
+        """Gives the lease back, so that another may take it at once."""
+        self._closing = True
+        self._wake.set()
+        if self._task is not None:
+            _, late = await asyncio.wait({self._task}, timeout=CLOSE_S)
+            if late:
+                self._task.cancel()
+                with suppress(asyncio.CancelledError):
+                    await self._task
+        if self.role in {Role.LEADER, Role.ALONE}:
+            await self._mirror.close()
+        if self._link is not None:
+            self._link.close()
+        self._hosting.stand_down()
+        if self._server is not None:
+            self._server.close()
+
+    # ---------------------------------------------------------------- the task
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._sought_since = loop.time()
+        ask_at = 0.0
+        while not self._closing:
+            self._wake.clear()
+            if self.role is Role.FOLLOWER:
+                if loop.time() >= ask_at:
+                    ask_at = loop.time() + self._tuning.lease_s / 2
+                    await self._check_leader()
+            elif self.role is Role.SEEKING:
+                late = loop.time() - self._sought_since > self._tuning.seek_s
+                await self._find_leader(late=late)
+                ask_at = 0.0
+            else:
+                if loop.time() >= ask_at:
+                    ask_at = loop.time() + self._tuning.lease_s / 4
+                    await self._keep()
+                await self._mirror.write()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._tuning.period_s):
+                    await self._wake.wait()
+
+    async def _check_leader(self) -> None:
+        """A leader that another has followed on is not asked any more."""
+        lease = await self._look()
+        if lease is None or self._leader is None or not lease.holder or lease.holder == self._leader[0]:
+            return
+        log.warning("gateway %s leads now", lease.holder)
+        if self._link is not None:
+            self._link.close()
+
+    def _seek(self) -> None:
+        """The leader is gone."""
+        log.warning("the leader is away: looking for another")
+        self.role = Role.SEEKING
+        self._sought_since = asyncio.get_running_loop().time()
+        self._decided.clear()
+        self._wake.set()
+
+    async def _find_leader(self, *, late: bool) -> None:
+        lease = await self._mirror.renew(self._address)
+        if lease is not None and lease.is_ours:
+            await self._begin(lease)
+        elif lease is not None:
+            address = Address.read(lease.at)
+            if (address is None or not await self._follow(lease.holder, address)) and late:
+                self._be_alone(f"gateway {lease.holder} leads and cannot be reached")
+        elif self._leader is None or (not await self._follow(*self._leader) and late):
+            self._be_alone("Redis is away, and no leader answers")
+
+    async def _keep(self) -> None:
+        """Leader or alone: the lease is kept, or taken, or somebody else has it."""
+        lease = await self._mirror.renew(self._address)
+        if lease is None:
+            return  # Redis is away: who leads goes on
+        if lease.is_ours:
+            if self.role is Role.ALONE or lease.epoch != self.epoch:
+                await self._begin(lease)
+            return
+        address = Address.read(lease.at)
+        if address is not None:
+            await self._follow(lease.holder, address)
+
+    async def _begin(self, lease: Lease) -> None:
+        """This process leads."""
+        was = self.role
+        if was is not Role.LEADER:
+            await self._read_what_was_left()
+            self._hosting.lead(self._name, self._secret)
+            if lease.epoch > 1:
+                # What runs elsewhere is told before its place is given away.
+                await asyncio.sleep(self._tuning.settle_s)
+        self.role, self.epoch = Role.LEADER, lease.epoch
+        if was is not Role.LEADER:
+            self._takeovers += 1
+            log.info("this gateway leads, epoch %d", lease.epoch)
+            self._steps.decide_here()
+            self._hosting.open()
+        self._decided.set()
+
+    async def _read_what_was_left(self) -> None:
+        """Many trajectories take longer than a lease: it is kept meanwhile."""
+        reading = asyncio.ensure_future(self._take_up())
+        while not (await asyncio.wait({reading}, timeout=self._tuning.lease_s / 4))[0]:
+            await self._mirror.renew(self._address)
+        await reading
+
+    def _be_alone(self, why: str) -> None:
+        log.warning("this gateway decides for itself: %s", why)
+        self.role = Role.ALONE
+        self._steps.decide_here()
+        self._decided.set()
+
+    # ---------------------------------------------------------------- following
+
+    async def _follow(self, holder: str, address: Address) -> bool:
+        """Whether that gateway takes this one's steps."""
+        answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def take(link: Link, frame: Frame) -> None:
+            if link is self._link:
+                self._steps.hear(frame)
+            elif frame.kind == "welcome" and not answered.done():
+                # At once: what comes behind it is about the steps.
+                self._join(holder, address, link, frame.head)
+                answered.set_result(None)
+            elif frame.kind == "refused":
+                log.warning("gateway %s refuses this one: %s", holder, frame.head["why"])
+                link.close()
+
+        def lost(link: Link) -> None:
+            if not answered.done():
+                answered.set_result(None)
+            if link is self._link:
+                self._link = None
+                self._steps.left()
+                if not self._closing:
+                    self._seek()
+
+        link = Link(take, lost, self._tuning.link)
+        try:
+            async with asyncio.timeout(self._tuning.connect_s):
+                loop = asyncio.get_running_loop()
+                await loop.create_connection(lambda: link, address.host, address.port)
+                hello = {"id": self._name, "leader": holder, "secret": address.secret}
+                link.send("hello", **hello, release=self._release)
+                await answered
+        except (OSError, TimeoutError) as error:
+            log.info("gateway %s cannot be reached: %s", holder, error or "it says nothing")
+            link.close()
+        return self._link is link
+
+    def _join(self, holder: str, address: Address, link: Link, head: dict[str, Any]) -> None:
+        if self.role in {Role.LEADER, Role.ALONE}:
+            self._hosting.stand_down()
+            self._steps.ask_leader()
+        self._mirror.stand_down()
+        self._leader, self._link = (holder, address), link
+        self.role = Role.FOLLOWER
+        log.info("gateway %s leads; this one follows", holder)
+        self._steps.welcome(head)
+        self._steps.joined(link)
+        self._decided.set()
