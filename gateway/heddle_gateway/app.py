@@ -33,6 +33,7 @@ from heddle_gateway.live.directory import Directory, LiveTrajectory
 from heddle_gateway.live.driver import Driver, PolicyRefused, new_core
 from heddle_gateway.live.journal import JournalWriter
 from heddle_gateway.moving import MovingKv
+from heddle_gateway.peering import Peering, process_name
 from heddle_gateway.planning import Planning
 from heddle_gateway.routes.admin import AdminDeps, admin_router
 from heddle_gateway.routes.admin_fleet import FleetControl
@@ -42,6 +43,7 @@ from heddle_gateway.routes.data import data_endpoints
 from heddle_gateway.routes.ops import OpsDeps, ops_router
 from heddle_gateway.routes.registry import RegistryDeps, registry_router, session_router
 from heddle_gateway.routes.registry_live import FrameworkView
+from heddle_gateway.running_step import RunningSteps
 from heddle_gateway.serve_step import StepServer
 from heddle_gateway.settings import Settings, WorkerSetting
 from heddle_gateway.shared_fleet import SharedFleet, open_shared_fleet
@@ -83,6 +85,7 @@ class Gateway:
     steps: StepServer
     planning: Planning
     moving: MovingKv
+    peering: Peering
     shared: SharedState | None
     """None where live state stays in this process."""
     shared_fleet: SharedFleet | None
@@ -98,8 +101,10 @@ class WorkerEvents:
         self.on_changed: Callable[[], None] = lambda: None
         self.load_report = driver.load_report
         self.moving: MovingKv | None = None
+        self.before_change: Callable[[], None] = lambda: None
 
     def worker_up(self, facts: WorkerFacts) -> None:
+        self.before_change()
         self._names[facts.worker_id] = facts.name
         self._driver.worker_up(facts)
         if self.moving is not None:
@@ -107,6 +112,7 @@ class WorkerEvents:
         self.on_changed()
 
     def worker_draining(self, worker_id: int, generation: int) -> None:
+        self.before_change()
         self._driver.worker_draining(worker_id, generation)
         self.on_changed()
 
@@ -116,12 +122,14 @@ class WorkerEvents:
             self.moving.weights_updated(worker_id)
 
     def worker_down(self, worker_id: int, generation: int) -> None:
+        self.before_change()
         self._driver.worker_down(worker_id, generation)
         if self.moving is not None:
             self.moving.worker_gone(worker_id)
         self.on_changed()
 
     def worker_removed(self, worker_id: int, generation: int) -> None:
+        self.before_change()
         self._driver.worker_removed(worker_id, generation)
         if self.moving is not None:
             self.moving.worker_gone(worker_id)
@@ -181,7 +189,7 @@ def create_app(settings: Settings) -> HeddleApp:
     events = WorkerEvents(driver)
     events.on_changed = planning.workers_changed
     moving = events.moving = MovingKv(driver, events.name, history.put)
-    shared = _shared_state(settings, book, driver, events.name)
+    shared = _shared_state(settings, process_name(settings), book, driver, events.name)
     fleet = Fleet(events, driver.live_steps_on, FleetTuning(allowed_hosts=settings.worker_hosts))
     kept = open_shared_fleet(settings, fleet, planning.keeper, shared.mirror) if shared else None
     upstream = Upstream(
@@ -203,28 +211,48 @@ def create_app(settings: Settings) -> HeddleApp:
             "plans": planning.keeper.stats,
             "migrations": moving.stats,
             **({"live_state": lambda: _mirror_numbers(shared.mirror.stats())} if shared is not None else {}),
+            **({"peers": lambda: peering.stats()} if shared is not None else {}),
         },
     )
     events.on_removed = metrics.forget_worker
-    steps = StepServer(
+    past = HistoryReader(engine)
+    running = RunningSteps()
+    peering = Peering(
+        settings,
+        shared=shared,
         book=book,
         driver=driver,
         fleet=fleet,
         upstream=upstream,
-        sinks=(
-            history.put,
-            metrics.step_ended,
-            planning.step_ended,
-            *((shared.step_ended,) if shared is not None else ()),
-            *((log_step,) if settings.access_log else ()),
-        ),
+        running=running,
+        sinks=(planning.step_ended, *((shared.step_ended,) if shared is not None else ())),
+        past=lambda: _take_up_the_past(past, book, settings.max_trajectories),
+    )
+    events.before_change = peering.fleet_changes
+    steps = StepServer(
+        desks=peering.desks,
+        upstream=upstream,
+        running=running,
+        sinks=(history.put, metrics.step_ended, *((log_step,) if settings.access_log else ())),
         on_refused=metrics.refused,
         max_body_bytes=settings.max_body_bytes,
         ping_period_s=settings.ping_period_s,
     )
-    past = HistoryReader(engine)
     gateway = Gateway(
-        settings, driver, fleet, book, upstream, history, past, metrics, steps, planning, moving, shared, kept
+        settings,
+        driver,
+        fleet,
+        book,
+        upstream,
+        history,
+        past,
+        metrics,
+        steps,
+        planning,
+        moving,
+        peering,
+        shared,
+        kept,
     )
 
     app = HeddleApp(
@@ -240,6 +268,7 @@ def create_app(settings: Settings) -> HeddleApp:
                 fleet=fleet,
                 history_state=lambda: history.stats().state.value,
                 live_state=lambda: "memory" if shared is None else shared.mirror.stats().state.value,
+                role=lambda: (peering.role, peering.leader, peering.epoch),
                 planner_state=lambda: planning.keeper.planner_state,
                 metrics=metrics.exposition,
                 started_at=started_at,
@@ -266,11 +295,11 @@ def create_app(settings: Settings) -> HeddleApp:
     app.include_router(
         migrations_router(MigrationDeps(driver, moving.moves, MoveHistory(engine), fleet.list))
     )
-    registry = RegistryDeps(fleet=fleet, live=FrameworkView(steps.running, driver))
+    registry = RegistryDeps(fleet=fleet, live=FrameworkView(running, driver, peering.abort_elsewhere))
     app.include_router(registry_router(registry))
     app.include_router(session_router(registry))
     app.add_exception_handler(HTTPException, _plain_error)
-    app.open_door(settings, data_endpoints(steps))
+    app.open_door(settings, data_endpoints(steps), peering.proxied)
     return app
 
 
@@ -281,25 +310,22 @@ def _lifespan(gateway: Gateway, dispose: Callable[[], Awaitable[None]]) -> Any:
         if gateway.settings.journal_path is not None:
             journal = JournalWriter(gateway.driver.take_journal, gateway.settings.journal_path)
         await gateway.history.start()
-        if gateway.shared is not None:
-            # Before the history: it knows more of each trajectory.
-            await gateway.shared.take_up(gateway.settings.max_trajectories)
-            gateway.shared.start()
-        await _take_up_the_past(gateway.past, gateway.book, gateway.settings.max_trajectories)
-        await gateway.planning.take_up()
-        if gateway.shared_fleet is not None:
-            await gateway.shared_fleet.start()
-        journalling = asyncio.create_task(journal.run()) if journal is not None else None
         for worker in gateway.settings.workers:
             try:
                 await gateway.fleet.add(_spec(worker))
             except FleetError as error:
                 # More than the fleet holds, or a name that leads where no worker may be.
                 raise StartError(f"workers: {error}") from error
+        await gateway.peering.start()
+        await gateway.planning.take_up()
+        if gateway.shared_fleet is not None:
+            await gateway.shared_fleet.start()
+        journalling = asyncio.create_task(journal.run()) if journal is not None else None
         gateway.planning.start()
         try:
             yield
         finally:
+            await gateway.peering.close()
             await gateway.planning.close()
             if gateway.shared_fleet is not None:
                 await gateway.shared_fleet.close()
@@ -347,13 +373,17 @@ def _spec(setting: WorkerSetting) -> WorkerSpec:
 
 
 def _shared_state(
-    settings: Settings, book: TrajectoryBook, driver: Driver, worker_name: Callable[[int], str | None]
+    settings: Settings,
+    name: str,
+    book: TrajectoryBook,
+    driver: Driver,
+    worker_name: Callable[[int], str | None],
 ) -> SharedState | None:
     """Raises StartError for a URL that is none."""
     if settings.redis_url is None:
         return None
     try:
-        return SharedState(settings, settings.redis_url.get_secret_value(), book, driver, worker_name)
+        return SharedState(settings, settings.redis_url.get_secret_value(), name, book, driver, worker_name)
     except ValueError as error:
         raise StartError(f"redis_url: {error}") from error
 

@@ -1,6 +1,6 @@
 """The application: FastAPI behind the front door, and a start that fails with a reason."""
 
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any, cast
 
 from fastapi import FastAPI
@@ -25,12 +25,19 @@ class HeddleApp(FastAPI):
 
     door: FrontDoor
 
-    def open_door(self, settings: Settings, data_path: Mapping[str, Endpoint]) -> None:
+    def open_door(
+        self,
+        settings: Settings,
+        data_path: Mapping[str, Endpoint],
+        around: Callable[[App], App] = lambda app: app,
+    ) -> None:
+        """``around``: what stands between the door and FastAPI."""
+
         def path_of(path: str) -> str:
             return route_path(path, lambda called: split_path(called).rest)
 
         self.door = FrontDoor(
-            cast(App, super().__call__),
+            around(cast(App, super().__call__)),
             data_path,
             hosts=HostRule(settings.allowed_hosts),
             access=AccessRule(

@@ -89,8 +89,8 @@ class AttemptFailed(Exception):
 
 @dataclass(slots=True)
 class Call:
-    """A request that was understood. ``headers``: the ready lines for the worker. ``claim`` and ``live``: of this
-    process' book and directory, None while another process decides.
+    """A request that was understood. ``headers``: the ready lines for the worker. ``claim`` and ``live``: of
+    this process' book and directory, None while another process decides.
     """
 
     dialect: Dialect

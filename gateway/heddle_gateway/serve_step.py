@@ -1,9 +1,9 @@
 """The story of one request on the data path.
 
     understand   body, scan: what is asked, and by whom                  (errors here: no step exists yet)
-    arrive       a desk is told (peers/desk.py): whose step is it? The core dispatches at once, later, or rejects
-    attempt      attempts.py: bytes to the worker, bytes back; as often as nothing has reached the client
-    end          exactly once, whatever happened: core, identity, history, metrics
+    arrive       a desk is told (peers/desk.py): whose step is it? The core dispatches at once, later, or
+    rejects attempt      attempts.py: bytes to the worker, bytes back; as often as nothing has reached the
+    client end          exactly once, whatever happened: core, identity, history, metrics
 
 Invariants: a request that was understood becomes one step with one ending; a body is never re-serialised;
 the client's hang-up interrupts any wait, and the step ends only after the engine was told to stop; nothing
@@ -43,8 +43,8 @@ from heddle_gateway.upstream.forward import Upstream
 
 
 class StepServer:
-    """The data path. ``desks``: where steps are decided about. ``sinks`` take every step that was served here and
-    has ended; they must neither block nor raise.
+    """The data path. ``desks``: where steps are decided about. ``sinks`` take every step that was served here
+    and has ended; they must neither block nor raise.
     """
 
     def __init__(
@@ -52,6 +52,7 @@ class StepServer:
         *,
         desks: Desks,
         upstream: Upstream,
+        running: RunningSteps,
         sinks: Sequence[Callable[[EndedStep], None]],
         on_refused: Callable[[int], None],
         max_body_bytes: int,
@@ -63,7 +64,7 @@ class StepServer:
         self._on_refused = on_refused
         self._max_body_bytes = max_body_bytes
         self._ping_period_s = ping_period_s
-        self.running = RunningSteps()
+        self.running = running
 
     async def close(self) -> None:
         """Waits for the aborts under way; each is bounded."""

@@ -97,8 +97,9 @@ def serve(settings: Settings) -> int:
     except OSError as error:
         log.error("cannot listen on %s:%d: %s", settings.host, settings.port, error)
         return 1
+    host, port = listening.getsockname()[:2]
     try:
-        app = create_app(settings)
+        app = create_app(settings.model_copy(update={"port": port}))
     except StartError as error:
         log.error("%s", error)
         listening.close()
@@ -119,7 +120,6 @@ def serve(settings: Settings) -> int:
             timeout_graceful_shutdown=max(1, round(settings.shutdown_grace_s)),
         )
     )
-    host, port = listening.getsockname()[:2]
     log.info("listening on http://%s:%d", f"[{host}]" if ":" in host else host, port)
     try:
         server.run(sockets=[listening])

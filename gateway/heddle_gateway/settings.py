@@ -137,13 +137,13 @@ class Settings(BaseSettings):
     # live state
     redis_url: SecretStr | None = Field(
         default=None,
-        description="URL of a Redis that keeps live state, so that a restarted gateway goes on; none keeps "
-        "it in this process.",
+        description="URL of a Redis that keeps live state, so that a restarted gateway goes on, and by which "
+        "the gateways of a namespace find their leader; none keeps it in this process.",
     )
     namespace: str = Field(
         default="default",
         pattern=r"^[A-Za-z0-9_.-]{1,64}$",
-        description="Names the state in Redis; one gateway at a time writes to a name.",
+        description="Names the state in Redis; the gateways of one name decide as one.",
     )
     state_ttl_s: float = Field(
         default=6 * 3600.0, gt=0, description="How long Redis keeps a trajectory after its last step."
@@ -152,6 +152,16 @@ class Settings(BaseSettings):
         default=600.0,
         ge=1,
         description="How long Redis keeps a worker that was added while running, once it does not serve.",
+    )
+
+    # other gateways of the namespace
+    peer_host: str | None = Field(
+        default=None,
+        description="Name by which other gateways reach this one; none is host, or the machine's own name "
+        "where it listens on all addresses.",
+    )
+    peer_port: int = Field(
+        default=0, ge=0, le=65535, description="Port for other gateways, at host; 0 picks a free one."
     )
 
     # planner

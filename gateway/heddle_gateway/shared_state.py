@@ -63,17 +63,18 @@ class SharedState:
         except LiveStoreError:
             return None
 
-    async def take_up(self) -> None:
-        """What the last leader knew, beside what is known here. A Redis that is away delays nothing."""
+    async def take_up(self) -> bool:
+        """What the last leader knew, beside what is known here; False when Redis is away."""
         try:
             async with asyncio.timeout(TAKE_UP_TIMEOUT_S):
                 found, unreadable = await self._store.load(self._capacity)
         except (LiveStoreError, TimeoutError) as error:
             log.warning("live state of an earlier leader is not taken up: %s", error or "Redis is slow")
-            return
+            return False
         if unreadable:
             log.warning("%d trajectories in Redis are of another build and left alone", unreadable)
         self._restore(found)
+        return True
 
     async def close(self) -> None:
         await self._store.close()

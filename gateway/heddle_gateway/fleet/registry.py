@@ -65,7 +65,7 @@ class Fleet:
         return endpoint if endpoint is not None and endpoint.generation == generation else None
 
     def living(self, url: str) -> tuple[int, int] | None:
-        """(id, generation) of the worker that can be sent to behind this URL, as `WorkerEndpoint.base_url`."""
+        """(id, generation) of the worker behind this URL (`WorkerEndpoint.base_url`), if it can be sent to."""
         worker = self._by_url.get(url)
         endpoint = self._endpoints.get(worker.worker_id) if worker is not None else None
         return (endpoint.worker_id, endpoint.generation) if endpoint is not None else None
@@ -245,10 +245,6 @@ class Fleet:
     def endpoints(self) -> tuple[WorkerEndpoint, ...]:
         """Every worker the byte path may talk to now, draining ones too."""
         return tuple(self._endpoints.values())
-
-    def specs(self) -> tuple[WorkerSpec, ...]:
-        """What was said of every worker that is registered, draining ones left out."""
-        return tuple(replace(worker.spec, url=url) for url, worker in self._by_url.items())
 
     def asking_endpoint(self, endpoint: WorkerEndpoint, timeout_s: float) -> Asking:
         return Asking(self._client, endpoint.base_url, endpoint.api_key, timeout_s)

@@ -64,7 +64,7 @@ class TrajectoryBook:
         session_headers: Sequence[str] = (),
         new_id: Callable[[], str] = time_ordered_id,
     ) -> None:
-        self._new_book = lambda: IdentityBook(capacity=capacity, idle_ttl_s=idle_ttl_s, new_id=new_id)
+        self._limits = (capacity, idle_ttl_s, new_id)
         self._book = self._new_book()
         self._conventions = Conventions(session_headers)
 
@@ -74,6 +74,10 @@ class TrajectoryBook:
     def begin_anew(self) -> None:
         """Forgets everything: another process remembers from now on."""
         self._book = self._new_book()
+
+    def _new_book(self) -> IdentityBook:
+        capacity, idle_ttl_s, new_id = self._limits
+        return IdentityBook(capacity=capacity, idle_ttl_s=idle_ttl_s, new_id=new_id)
 
     def memory(self, tenant: str, trajectory_id: str) -> str | None:
         """What is remembered of a trajectory's history, for `restore` in another process of this release."""

@@ -163,8 +163,8 @@ class Driver:
         running_s: float,
         streaming: bool,
     ) -> None:
-        """A step that another process sent to this worker, so many seconds ago, is decided about here from now
-        on. Nothing is sent.
+        """A step that another process sent to this worker, so many seconds ago, is decided about here from
+        now on. Nothing is sent.
         """
         ticket.handle = trajectory.handle
         self._tickets[ticket.step] = ticket

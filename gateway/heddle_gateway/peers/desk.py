@@ -29,8 +29,8 @@ class Who(Known, Protocol):
 
 
 class Placed(NamedTuple):
-    """A request that has become a step. ``claim`` and ``live`` are of this process' own book and directory; None
-    while another decides. ``gap_before_s``: since the trajectory's last step ended.
+    """A request that has become a step. ``claim`` and ``live`` are of this process' own book and directory;
+    None while another decides. ``gap_before_s``: since the trajectory's last step ended.
     """
 
     who: Who
@@ -41,8 +41,8 @@ class Placed(NamedTuple):
 
 
 class Desk(Protocol):
-    """The calls of one step, in their order: ``arrive`` or ``ask``, then ``sent`` for each attempt, ``first_byte``,
-    ``attempt_failed`` or ``aborting``, and one ``end``.
+    """The calls of one step, in their order: ``arrive`` or ``ask``, then ``sent`` for each attempt,
+    ``first_byte``, ``attempt_failed`` or ``aborting``, and one ``end``.
     """
 
     def worker(self, worker_id: int, generation: int) -> "Endpoint | None": ...

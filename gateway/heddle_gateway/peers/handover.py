@@ -73,8 +73,8 @@ class Registry(Protocol):
 
 
 class FollowedFleet:
-    """Keeps this process' registry as the leader's, so that it can lead at once. Workers that the leader never had
-    stay.
+    """Keeps this process' registry as the leader's, so that it can lead at once. Workers that the leader
+    never had stay.
     """
 
     def __init__(self, registry: Registry) -> None:

@@ -1,8 +1,8 @@
 """At the leader: the steps of the other gateways, in its own book, directory and core.
 
 Invariants: a step of another gateway is ended once, by that gateway's word or when it has been away for
-`HostingTuning.grace_s`; before that a repeat of it ends it, since its client has come back by another way; nothing
-of another gateway runs before the leader knows what ran when it took over (`open`).
+`HostingTuning.grace_s`; before that a repeat of it ends it, since its client has come back by another way;
+nothing of another gateway runs before the leader knows what ran when it took over (`open`).
 """
 
 import asyncio
@@ -55,7 +55,7 @@ class Fleet(Protocol):
     """fleet.registry.Fleet."""
 
     def endpoints(self) -> tuple[WorkerEndpoint, ...]: ...
-    def specs(self) -> tuple[WorkerSpec, ...]: ...
+    def registered(self) -> tuple[tuple[int, WorkerSpec, Any], ...]: ...
     def worker(self, worker_id: int, generation: int) -> WorkerEndpoint | None: ...
     def note_success(self, worker_id: int, generation: int) -> None: ...
     def note_failure(self, worker_id: int, generation: int, kind: Any) -> None: ...
@@ -66,7 +66,9 @@ class HostedTicket(Ticket):
 
     __slots__ = ("on_decision",)
 
-    def __init__(self, step: int, on_decision: Callable[[Decision], None], on_withdraw: Callable[[], None]) -> None:
+    def __init__(
+        self, step: int, on_decision: Callable[[Decision], None], on_withdraw: Callable[[], None]
+    ) -> None:
         super().__init__(step, 0, on_withdraw)
         self.on_decision = on_decision
 
@@ -78,9 +80,23 @@ class HostedTicket(Ticket):
 class HostedStep:
     """A step of another gateway. ``claim`` and ``live`` are this process' own, once it is known whose it is."""
 
-    __slots__ = ("claim", "is_void", "key", "live", "marked_left", "model", "peer", "prompt_tokens", "rid", "tenant", "ticket")
+    __slots__ = (
+        "claim",
+        "is_void",
+        "key",
+        "live",
+        "marked_left",
+        "model",
+        "peer",
+        "prompt_tokens",
+        "rid",
+        "tenant",
+        "ticket",
+    )
 
-    def __init__(self, peer: "Peer", key: int, tenant: str, claim: Identity, live: LiveTrajectory, scan: Scan) -> None:
+    def __init__(
+        self, peer: "Peer", key: int, tenant: str, claim: Identity, live: LiveTrajectory, scan: Scan
+    ) -> None:
         self.peer = peer
         self.key = key
         self.tenant = tenant
@@ -184,7 +200,7 @@ class Hosting:
         head = None
         for peer in self._peers.values():
             if peer.link is not None:
-                head = head or of_fleet(self._fleet.endpoints(), self._fleet.specs())
+                head = head or self._told_fleet()
                 peer.send("fleet", **head)
 
     def stop(self, rid: str | None) -> None:
@@ -196,7 +212,9 @@ class Hosting:
         """A client asks for a step again. Where the gateway that had it is away, it has ended."""
         for peer in self._peers.values():
             if peer.link is None:
-                for hosted in [one for one in peer.steps.values() if one.live is live and one.claim.step == step]:
+                for hosted in [
+                    one for one in peer.steps.values() if one.live is live and one.claim.step == step
+                ]:
                     self._give_up(hosted)
 
     # ---------------------------------------------------------------- links
@@ -268,8 +286,12 @@ class Hosting:
         peer.link = link
         peer.announced = set()
         self._links[link] = peer
-        peer.send("welcome", **of_fleet(self._fleet.endpoints(), self._fleet.specs()))
+        peer.send("welcome", **self._told_fleet())
         log.info("gateway %s follows", name)
+
+    def _told_fleet(self) -> dict[str, Any]:
+        specs = [spec for _, spec, _ in self._fleet.registered()]
+        return of_fleet(self._fleet.endpoints(), specs)
 
     # ---------------------------------------------------------------- messages
 
@@ -343,7 +365,9 @@ class Hosting:
         peer.send("is", k=key, who=of_identity(claim), gap=gap)
         self._desk.run(live, scan, step.ticket)
 
-    def _go_on(self, peer: Peer, key: int, step: HostedStep | None, head: dict[str, Any], blob: bytes) -> None:
+    def _go_on(
+        self, peer: Peer, key: int, step: HostedStep | None, head: dict[str, Any], blob: bytes
+    ) -> None:
         """A step that the other holds: as it is known here, or as another leader left it."""
         who, running = to_identity(head["who"]), to_running(head["running"])
         scan = Scan.from_bytes(blob)

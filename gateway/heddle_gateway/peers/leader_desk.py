@@ -1,8 +1,8 @@
 """Decisions of another process: the leader is asked over a link.
 
-Invariants: a step is remembered here until the leader has its end; while there is no link, running steps run on,
-their news is kept as state, and new ones wait; what was decided is void for a step that was not sent yet when the
-link was lost.
+Invariants: a step is remembered here until the leader has its end; while there is no link, running steps run
+on, their news is kept as state, and new ones wait; what was decided is void for a step that was not sent yet
+when the link was lost.
 """
 
 import asyncio
@@ -49,8 +49,8 @@ class Ended:
 
 
 class AskedStep:
-    """A step of this process that another decides about. ``who`` and ``run`` are None until it is known whose it
-    is.
+    """A step of this process that another decides about. ``who`` and ``run`` are None until it is known whose
+    it is.
     """
 
     __slots__ = ("ended", "known", "placed", "run", "said", "scan", "tenant", "ticket", "who")
@@ -93,8 +93,8 @@ class AskedStep:
 
 
 class LeaderDesk:
-    """``new_ticket`` numbers steps, apart from all others of this process; ``on_fleet`` hears of the workers that
-    the leader has registered.
+    """``new_ticket`` numbers steps, apart from all others of this process; ``on_fleet`` hears of the workers
+    that the leader has registered.
     """
 
     def __init__(
@@ -177,9 +177,7 @@ class LeaderDesk:
             kind=kind,
         )
 
-    def end(
-        self, run: Run, ended: EndedStep, outcome: Outcome, answer: Answer | None, now: float
-    ) -> None:
+    def end(self, run: Run, ended: EndedStep, outcome: Outcome, answer: Answer | None, now: float) -> None:
         step = self._steps.get(run.ticket.step)
         if step is None:
             return
@@ -230,8 +228,8 @@ class LeaderDesk:
     # ---------------------------------------------------------------- a change of desks
 
     def hand_over(self, desk: OwnDesk) -> None:
-        """All steps go on at the desk of this process: the running ones first, then those that wait, the one that
-        came first first.
+        """All steps go on at the desk of this process: the running ones first, then those that wait, the one
+        that came first first.
         """
         steps, self._steps = list(self._steps.values()), {}
         self._endpoints = {}

@@ -1,7 +1,7 @@
 """One connection between two gateways.
 
-Invariants: frames leave in the order they were sent, all those of one turn of the event loop in one write; each
-side hears of the other within `LinkTuning.silent_s` or the link is lost; it is lost once.
+Invariants: frames leave in the order they were sent, all those of one turn of the event loop in one write;
+each side hears of the other within `LinkTuning.silent_s` or the link is lost; it is lost once.
 """
 
 import asyncio
@@ -28,8 +28,8 @@ class LinkTuning:
 
 
 class Link(asyncio.Protocol):
-    """``on_frame`` may raise BadFrame (also as KeyError, TypeError or ValueError of a head that lacks something):
-    then the link is closed. ``on_lost`` is called once, from the event loop.
+    """``on_frame`` may raise BadFrame (also as KeyError, TypeError or ValueError of a head that lacks
+    something): then the link is closed. ``on_lost`` is called once, from the event loop.
     """
 
     def __init__(

@@ -87,7 +87,8 @@ def to_running(values: list[Any] | None) -> Running | None:
     return None if values is None else Running(*values)
 
 
-# ---------------------------------------------------------------------------------------------------- the fleet
+# ---------------------------------------------------------------------------------------------------- the
+# fleet
 
 
 def of_fleet(endpoints: Iterable[WorkerEndpoint], specs: Iterable[WorkerSpec]) -> dict[str, Any]:
@@ -127,5 +128,3 @@ def to_specs(head: dict[str, Any]) -> list[WorkerSpec]:
         said["priority"] = None if sense is None else PrioritySense(sense)
         found.append(WorkerSpec(**said))
     return found
-
-

@@ -91,18 +91,17 @@ class OwnDesk:
     def attempt_failed(self, run: Run, dispatch: Dispatch, kind: FailureKind) -> None:
         self._driver.attempt_failed(run.ticket, dispatch, kind)
 
-    def end(
-        self, run: Run, ended: EndedStep, outcome: Outcome, answer: Answer | None, now: float
-    ) -> None:
+    def end(self, run: Run, ended: EndedStep, outcome: Outcome, answer: Answer | None, now: float) -> None:
         call = run.call
-        assert call.claim is not None and call.live is not None
+        assert call.claim is not None
+        assert call.live is not None
         self.finish(call.claim, call.live, run.ticket, ended, outcome, answer, now)
 
     # ---------------------------------------------------------------- steps of any process
 
     def begin(self, claim: Identity, scan: Scan, tenant: str) -> tuple[LiveTrajectory, float | None]:
-        """A request that was recognised is a step from now on: its trajectory, and how long after its last step it
-        comes.
+        """A request that was recognised is a step from now on: its trajectory, and how long after its last
+        step it comes.
         """
         live = self._driver.directory.open(claim, tenant=tenant, model=scan.model)
         last = live.last_ended
@@ -158,8 +157,8 @@ class OwnDesk:
     def resume(
         self, who: Known, scan: Scan, tenant: str, ticket: Ticket, running: Running | None
     ) -> tuple[Identity, LiveTrajectory]:
-        """A step that was another process' to decide about goes on here under its number. One that runs is counted
-        where it runs, and ``ticket`` has that as its decision; another one asks to run.
+        """A step that was another process' to decide about goes on here under its number. One that runs is
+        counted where it runs, and ``ticket`` has that as its decision; another one asks to run.
         """
         claim = self._book.resume(who, scan, tenant, time.monotonic())
         live = self._driver.directory.open(who, tenant=tenant, model=scan.model)

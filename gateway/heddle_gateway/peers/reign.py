@@ -5,9 +5,9 @@
     follower    another one: it is asked over a link
     alone       this one for itself: neither a leader nor the lease can be had
 
-Invariants: one task changes the role; a change moves all steps at once; a follower does not take the lease while its
-leader answers, whatever Redis says; a leader that Redis cannot be asked about goes on leading; one that reads another
-holder in Redis does not. Seeking ends within `ReignTuning.seek_s`.
+Invariants: one task changes the role; a change moves all steps at once; a follower does not take the lease
+while its leader answers, whatever Redis says; a leader that Redis cannot be asked about goes on leading; one
+that reads another holder in Redis does not. Seeking ends within `ReignTuning.seek_s`.
 """
 
 import asyncio
@@ -39,8 +39,8 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ReignTuning:
-    """``period_s``: between two writes of live state. ``lease_s``: as the mirror's. ``seek_s``: longest wait of a
-    step for somebody to decide. ``settle_s``: the others may say what runs before anything new is sent.
+    """``period_s``: between two writes of live state. ``lease_s``: as the mirror's. ``seek_s``: longest wait
+    of a step for somebody to decide. ``settle_s``: the others may say what runs before anything new is sent.
     """
 
     period_s: float = 0.1
@@ -263,9 +263,9 @@ class Reign:
         elif lease is not None:
             address = Address.read(lease.at)
             if (address is None or not await self._follow(lease.holder, address)) and late:
-                self._be_alone(f"gateway {lease.holder} leads and cannot be reached")
+                await self._be_alone(f"gateway {lease.holder} leads and cannot be reached")
         elif self._leader is None or (not await self._follow(*self._leader) and late):
-            self._be_alone("Redis is away, and no leader answers")
+            await self._be_alone("Redis is away, and no leader answers")
 
     async def _keep(self) -> None:
         """Leader or alone: the lease is kept, or taken, or somebody else has it."""
@@ -304,8 +304,9 @@ class Reign:
             await self._mirror.renew(self._address)
         await reading
 
-    def _be_alone(self, why: str) -> None:
+    async def _be_alone(self, why: str) -> None:
         log.warning("this gateway decides for itself: %s", why)
+        await self._take_up()
         self.role = Role.ALONE
         self._steps.decide_here()
         self._decided.set()

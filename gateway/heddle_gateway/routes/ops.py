@@ -25,12 +25,15 @@ class Models(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class OpsDeps:
-    """What these routes look at. ``started_at``: Unix time; ``history_state``: the history writer's word."""
+    """What these routes look at. ``started_at``: Unix time; ``history_state``: the history writer's word;
+    ``role``: (role, leader, epoch), see Readiness.
+    """
 
     fleet: Models
     history_state: Callable[[], str]
     planner_state: Callable[[], str]
     live_state: Callable[[], str]
+    role: Callable[[], tuple[str, str | None, int]]
     metrics: Callable[[], tuple[bytes, str]]
     started_at: float
 
@@ -67,8 +70,14 @@ class Readiness(BaseModel):
     history: str
     live_state: str = Field(
         description="memory: in this process alone; following: copied to Redis; local: Redis is away; "
-        "superseded: another gateway writes to this namespace."
+        "elsewhere: the leader copies it."
     )
+    role: str = Field(
+        description="leader: decides, for others too; follower: asks the leader; alone: decides for itself; "
+        "seeking: the leader is away, and another is being found."
+    )
+    leader: str | None = Field(description="Name of the gateway that decides; none without a Redis.")
+    epoch: int = Field(description="Of this gateway's own last reign; 0 before its first.")
 
 
 def ops_router(deps: OpsDeps) -> APIRouter:
@@ -106,6 +115,7 @@ def ops_router(deps: OpsDeps) -> APIRouter:
     @router.get("/ready", tags=["operations"], summary="Readiness: a step can run", response_model=Readiness)
     async def ready(response: Response) -> Readiness:
         active = deps.fleet.active()
+        role, leader, epoch = deps.role()
         if not active:
             response.status_code = 503
             response.headers["retry-after"] = str(NO_WORKER_RETRY_AFTER_S)
@@ -119,6 +129,9 @@ def ops_router(deps: OpsDeps) -> APIRouter:
             planner=deps.planner_state(),
             history=deps.history_state(),
             live_state=deps.live_state(),
+            role=role,
+            leader=leader,
+            epoch=epoch,
         )
 
     @router.get("/metrics", tags=["operations"], summary="Prometheus metrics")

@@ -29,8 +29,8 @@ class FrameworkView:
         ]
 
     def end_waiting(self, rid: str | None) -> int:
-        """Ends steps that wait in the gateway (of this id; all for None) as aborted; how many. Other gateways that
-        follow this one are told, and not waited for or counted.
+        """Ends steps that wait in the gateway (of this id; all for None) as aborted; how many. Other gateways
+        that follow this one are told, and not waited for or counted.
         """
         self._abort_elsewhere(rid)
         return self._steps.end_waiting(rid)

@@ -65,9 +65,9 @@ end
 return removed
 """
 
-# KEYS: lease, epoch. ARGV: holder, time to live in ms, the lowest epoch that may be given, how to reach the holder;
-# or nothing, to look only. Returns {epoch, holder, ms left, how to reach it}; epoch 0 when another holds it, and no
-# holder when nobody does.
+# KEYS: lease, epoch. ARGV: holder, time to live in ms, the lowest epoch that may be given, how to reach the
+# holder; or nothing, to look only. Returns {epoch, holder, ms left, how to reach it}; epoch 0 when another
+# holds it, and no holder when nobody does.
 _TAKE: Final = """
 local held = redis.call('HMGET', KEYS[1], 'holder', 'e', 'at')
 if #ARGV == 0 or (held[1] and held[1] ~= ARGV[1]) then
@@ -98,8 +98,8 @@ class LiveStoreError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """``epoch`` 0: ``holder`` leads, for ``left_s`` seconds more unless it renews; nobody where it is empty. Else
-    this process does. ``at``: how the holder is reached, in its own words.
+    """``epoch`` 0: ``holder`` leads, for ``left_s`` seconds more unless it renews; nobody where it is empty.
+    Else this process does. ``at``: how the holder is reached, in its own words.
     """
 
     epoch: int
@@ -168,8 +168,8 @@ class RedisState:
     # ---------------------------------------------------------------- lease
 
     async def take_lease(self, holder: str, ttl_s: float, *, above: int, at: str = "") -> Lease:
-        """Takes or renews the lease. A new one gets an epoch above ``above``, whatever Redis forgot. ``at``: how
-        the holder is reached.
+        """Takes or renews the lease. A new one gets an epoch above ``above``, whatever Redis forgot. ``at``:
+        how the holder is reached.
         """
         return await self._lease([holder, int(ttl_s * 1000), above + 1, at])
 

@@ -2,8 +2,8 @@
 
 Invariants: no request waits for it; a change is written within `MirrorTuning.period_s` while the store
 answers; memory is one key a changed trajectory. While the store is away requests go on, changes gather, and
-when it is back, empty or not, everything live is written again. Only the holder of the lease writes. Who calls
-`renew` and `write`, and when, is peers.reign's business.
+when it is back, empty or not, everything live is written again. Only the holder of the lease writes. Who
+calls `renew` and `write`, and when, is peers.reign's business.
 """
 
 import logging
@@ -138,8 +138,8 @@ class LiveMirror:
         return self._epoch
 
     async def renew(self, at: str = "") -> Lease | None:
-        """Takes the lease, or keeps it; None when the store is away: then a reign goes on as it is. ``at``: how
-        this process is reached.
+        """Takes the lease, or keeps it; None when the store is away: then a reign goes on as it is. ``at``:
+        how this process is reached.
         """
         try:
             lease = await self._store.take_lease(
