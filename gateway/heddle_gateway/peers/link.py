@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from heddle_gateway.peers.frames import BadFrame, Frame, FrameReader, written
 
@@ -66,9 +66,9 @@ class Link(asyncio.Protocol):
     # ---------------------------------------------------------------- asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
         self._loop = asyncio.get_running_loop()
-        self._transport = transport
+        # uvloop's transports are no asyncio.Transport by name.
+        self._transport = cast(asyncio.Transport, transport)
         self._heard_at = self._said_at = self._loop.time()
         self.is_up = True
         self._timer = self._loop.call_later(self._tuning.ping_s, self._look)
