@@ -3,7 +3,6 @@
 import asyncio
 import random
 import time
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import count
@@ -21,8 +20,8 @@ _namespaces = count()
 
 @dataclass
 class Agent:
-    """Sends its history step by step, each step to a gateway drawn by chance; one that is away is left out, and
-    the step repeated at another. Odd ones are tagged, every third streams.
+    """Sends its history step by step, each step to a gateway drawn by chance; one that is away is left out,
+    and the step repeated at another. Odd ones are tagged, every third streams.
     """
 
     number: int

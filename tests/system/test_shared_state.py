@@ -99,24 +99,29 @@ async def test_a_gateway_starts_without_its_redis(parts: Any, namespace: Sequenc
     assert await step(gateway, 0, [{"role": "user", "content": "Task."}]) == (0, engine.name)
 
 
-async def test_a_second_gateway_of_one_namespace_says_that_it_does_not_write(
+async def test_a_second_gateway_of_one_namespace_follows_and_takes_over(
     parts: Any, until: Any, redis_server: Any, namespace: Sequence[str]
 ) -> None:
     engine = await parts.engine("--speed", "50", "--model", MODEL)
     first = await parts.gateway([engine.url], "--redis", redis_server.url, *namespace)
     second = await parts.gateway([engine.url], "--redis", redis_server.url, *namespace)
 
-    async def states() -> list[str]:
-        return [(await one.http.get("/ready")).json()["live_state"] for one in (first, second)]
+    async def states() -> list[tuple[str, str]]:
+        ready = [(await one.http.get("/ready")).json() for one in (first, second)]
+        return [(one["role"], one["live_state"]) for one in ready]
 
-    assert await states() == ["following", "superseded"]
-    assert await step(second, 0, [{"role": "user", "content": "Task."}]) == (0, engine.name)
+    assert await states() == [("leader", "following"), ("follower", "elsewhere")]
+    talk: list[Any] = [{"role": "user", "content": "Task."}]
+    assert await step(second, 0, talk) == (0, engine.name)
+    assert await step(first, 0, talk) == (1, engine.name)
     await first.part.stop()
 
     async def took_over() -> bool:
-        return (await second.http.get("/ready")).json()["live_state"] == "following"
+        ready = (await second.http.get("/ready")).json()
+        return (ready["role"], ready["live_state"]) == ("leader", "following")
 
     await until(took_over, "the lease given back")
+    assert await step(second, 0, talk) == (2, engine.name)
 
 
 async def test_a_worker_that_was_added_by_hand_survives_kill_9(

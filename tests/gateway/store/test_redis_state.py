@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from itertools import count
 from typing import Any
 
@@ -197,6 +198,31 @@ class Live:
         self.steps["", trajectory_id] = self.steps.get(("", trajectory_id), 0) + 1
         self.mirror.changed("", trajectory_id)
 
+    async def lead(self) -> bool:
+        """Whether it got the lease, within the bound."""
+        async with asyncio.timeout(WAIT_S):
+            while True:
+                lease = await self.mirror.renew()
+                if lease is None or lease.is_ours:
+                    return lease is not None
+                await asyncio.sleep(FAST.lease_s / 8)
+
+    async def follow(self) -> None:
+        """As peers.reign does: writes what changes, keeps the lease."""
+        while True:
+            await self.mirror.renew()
+            await self.mirror.write()
+            await asyncio.sleep(FAST.period_s)
+
+    @asynccontextmanager
+    async def followed(self) -> AsyncIterator[None]:
+        task = asyncio.create_task(self.follow())
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
     async def written(self) -> None:
         def done() -> bool:
             stats = self.mirror.stats()
@@ -211,11 +237,11 @@ async def counts(store: RedisState) -> dict[str, int]:
 
 async def test_the_copy_follows_and_what_ended_goes(opened: Any) -> None:
     live = Live(opened())
-    assert await live.mirror.lead(WAIT_S)
-    live.mirror.start()
-    for name in ("x", "y", "x"):
-        live.step(name)
-    await live.written()
+    assert await live.lead()
+    async with live.followed():
+        for name in ("x", "y", "x"):
+            live.step(name)
+        await live.written()
     assert await counts(opened()) == {"x": 2, "y": 1}
     del live.steps["", "y"]
     live.mirror.ended("", "y")
@@ -227,44 +253,59 @@ async def test_the_copy_follows_and_what_ended_goes(opened: Any) -> None:
 
 async def test_a_redis_that_comes_back_empty_is_filled_again(own_redis: Any, opened: Any) -> None:
     live = Live(opened(own_redis.url))
-    assert await live.mirror.lead(WAIT_S)
-    live.mirror.start()
-    live.step("before")
-    await live.written()
-    own_redis.stop()
-    live.step("during")
-    await until(lambda: live.mirror.stats().state is MirrorState.LOCAL, "the outage to be noticed")
-    assert live.mirror.stats().last_error
-    own_redis.start()
-    await live.written()
+    assert await live.lead()
+    async with live.followed():
+        live.step("before")
+        await live.written()
+        own_redis.stop()
+        live.step("during")
+        await until(lambda: live.mirror.stats().state is MirrorState.LOCAL, "the outage to be noticed")
+        assert live.mirror.stats().last_error
+        own_redis.start()
+        await live.written()
     assert await counts(opened(own_redis.url)) == {"before": 1, "during": 1}
     await live.mirror.close()
 
 
 async def test_a_killed_gateways_lease_is_taken_over_and_its_late_writes_are_refused(opened: Any) -> None:
     first, second = Live(opened()), Live(opened(), "b")
-    assert await first.mirror.lead(WAIT_S)
+    assert await first.lead()
     first.step("t")
-    await first.mirror._write()
+    await first.mirror.write()
     # Killed: nothing of it runs any more, nothing is given back.
-    assert await second.mirror.lead(WAIT_S)
+    assert await second.lead()
     second.steps["", "t"] = 6
     second.step("t")
-    second.mirror.start()
-    await second.written()
+    async with second.followed():
+        await second.written()
     first.step("t")
-    await first.mirror._write()
+    await first.mirror.write()
     assert first.mirror.stats().refused == 1
     assert await counts(opened()) == {"t": 7}
-    assert not await first.mirror._renew()
-    assert first.mirror.stats().state is MirrorState.SUPERSEDED
+    lease = await first.mirror.renew()
+    assert lease is not None
+    assert (lease.is_ours, lease.holder) == (False, "b")
+    first.mirror.stand_down()
+    assert first.mirror.stats().state is MirrorState.ELSEWHERE
+    first.step("t")
+    await first.mirror.write()
+    assert first.mirror.stats().refused == 1, "who stood down writes nothing"
     await second.mirror.close()
+
+
+async def test_how_the_leader_is_reached_lies_in_its_lease(opened: Any) -> None:
+    store = opened()
+    assert (await store.lease()).holder == "", "nobody leads"
+    await store.take_lease("a", 30.0, above=0, at="here")
+    looked = await store.lease()
+    assert (looked.is_ours, looked.holder, looked.at) == (False, "a", "here")
+    refused = await store.take_lease("b", 30.0, above=0, at="there")
+    assert (refused.holder, refused.at) == ("a", "here")
 
 
 async def test_without_redis_the_start_is_not_delayed() -> None:
     store = RedisState("redis://127.0.0.1:1/0", name="x", ttl_s=1.0)
     live = Live(store)
-    async with asyncio.timeout(WAIT_S):
-        assert not await live.mirror.lead(WAIT_S * 10)
+    assert not await live.lead()
     assert live.mirror.stats().state is MirrorState.LOCAL
     await store.close()
