@@ -158,7 +158,7 @@ async def test_agents_ask_any_gateway_and_one_decides(
 async def test_a_killed_leader_is_followed_within_three_seconds(
     parts: Any, until: Any, redis_server: Any, tmp_path: Path
 ) -> None:
-    """kill -9 in mid-rollout: streams of the other gateways go on, and who asked the dead one asks another."""
+    """kill -9 in mid-rollout: streams of the others go on, and who asked the dead one asks another."""
     engines = [await parts.engine("--speed", "2", "--model", MODEL, "--slots", "6") for _ in "12"]
     group = await group_of(parts, engines, redis_server, tmp_path, 3)
     leader, *others = group.gateways

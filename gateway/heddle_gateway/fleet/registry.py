@@ -65,7 +65,7 @@ class Fleet:
         return endpoint if endpoint is not None and endpoint.generation == generation else None
 
     def living(self, url: str) -> tuple[int, int] | None:
-        """(id, generation) of the worker behind this URL (`WorkerEndpoint.base_url`), if it can be sent to."""
+        """(id, generation) of the worker behind this URL (an endpoint's), if it can be sent to."""
         worker = self._by_url.get(url)
         endpoint = self._endpoints.get(worker.worker_id) if worker is not None else None
         return (endpoint.worker_id, endpoint.generation) if endpoint is not None else None

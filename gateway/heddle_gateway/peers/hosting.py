@@ -78,7 +78,7 @@ class HostedTicket(Ticket):
 
 
 class HostedStep:
-    """A step of another gateway. ``claim`` and ``live`` are this process' own, once it is known whose it is."""
+    """A step of another gateway. ``claim`` and ``live`` are of this process' book and directory."""
 
     __slots__ = (
         "claim",

@@ -23,7 +23,7 @@ from heddle_gateway.running_step import Endpoint, Fleet, Run
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """An attempt that another process began. ``url``: its worker's; ``since_s``: seconds since it was sent."""
+    """An attempt that another process began, at the worker of this ``url``, so many seconds ago."""
 
     url: str
     level: int
