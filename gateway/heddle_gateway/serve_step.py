@@ -77,13 +77,14 @@ class StepServer:
         try:
             facts = await self._understand(dialect, client)
             interrupts = Interrupts(client)
+            arrived_at = time.monotonic()
             here, elsewhere = self._desks.here, self._desks.elsewhere
             if here is not None:
                 placed = here.arrive(facts, interrupts.worker_gone)
             else:
                 assert elsewhere is not None
                 placed = await elsewhere.ask(facts, interrupts.worker_gone)
-            await self._run(self._begin(dialect, facts, client, interrupts, placed))
+            await self._run(self._begin(dialect, facts, client, interrupts, arrived_at, placed))
         except ClientLeft:
             return
         except ClientError as error:
@@ -139,6 +140,7 @@ class StepServer:
         facts: RequestFacts,
         client: ClientExchange,
         interrupts: Interrupts,
+        arrived_at: float,
         placed: Placed,
     ) -> Run:
         who, claim, live, ticket, gap_before_s = placed
@@ -149,7 +151,8 @@ class StepServer:
             model=scan.model,
             dialect=dialect.name,
             estimated_prompt_tokens=scan.prompt_tokens,
-            arrived_at=facts.received_at,
+            arrived_at=arrived_at,
+            waited_s=time.monotonic() - arrived_at,
             gap_before_s=gap_before_s,
         )
         client.lines += identity_lines(who)

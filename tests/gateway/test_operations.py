@@ -45,7 +45,9 @@ async def test_liveness_holds_without_workers_and_readiness_does_not(
     ready = await gateway.client.get("/ready")
     assert ready.status_code == 200
     assert ready.json()["workers"]["active"] == 1
-    assert {"ready", "workers", "planner", "history", "live_state"} == ready.json().keys()
+    said = {"ready", "workers", "planner", "history", "live_state", "role", "leader", "epoch"}
+    assert said == ready.json().keys()
+    assert (ready.json()["role"], ready.json()["leader"]) == ("alone", None)
 
 
 async def test_every_ended_step_is_counted_by_outcome_rule_and_worker(gateway: Any, worker: Any) -> None:

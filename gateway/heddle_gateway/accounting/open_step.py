@@ -60,7 +60,9 @@ class Said(Protocol):
 
 
 class OpenStep:
-    """The account of one step. Times inside are monotonic seconds; the record has epoch seconds."""
+    """The account of one step. Times inside are monotonic seconds; the record has epoch seconds. ``waited_s``:
+    how long ago it arrived.
+    """
 
     __slots__ = (
         "_arrived_epoch",
@@ -90,10 +92,11 @@ class OpenStep:
         estimated_prompt_tokens: int,
         arrived_at: float,
         gap_before_s: float | None,
+        waited_s: float = 0.0,
     ) -> None:
         self._who = who
         self._said: Said | None = None
-        self._arrived_epoch = time.time()
+        self._arrived_epoch = time.time() - waited_s
         self.tenant = tenant
         self.model = model
         self.dialect = dialect
