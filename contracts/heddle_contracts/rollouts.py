@@ -115,3 +115,23 @@ class RolloutList(_Contract):
     """Newest first."""
 
     items: tuple[Rollout, ...]
+
+
+class RolloutTrajectory(_Contract):
+    """One trajectory of a rollout and how far it is."""
+
+    trajectory_id: str
+    group_id: str
+    sample: int
+    state: Literal["waiting", "running", "over"] = Field(
+        description="waiting: no step of it has come; over: it ended, or was forgotten."
+    )
+    steps: int = Field(description="Ended steps.")
+    output_tokens: int
+    predicted_remaining: float = Field(description="Output tokens still expected; 0 once it is over.")
+
+
+class RolloutTrajectories(_Contract):
+    """All of a rollout, by prompt and sample."""
+
+    items: tuple[RolloutTrajectory, ...]

@@ -106,6 +106,45 @@ async def test_sixteen_ones_become_8_4_2_1_1_under_a_rollout(parts: Any, until: 
     assert said.count("ready") == 5
 
 
+async def test_a_watch_reshapes_for_an_announced_rollout_once_and_says_so_first(
+    parts: Any, until: Any
+) -> None:
+    gateway = await parts.gateway([])
+    hosts = await hosts_of(parts, gateway)
+
+    async def all_serve() -> bool:
+        return await serving(gateway) == TOTAL
+
+    await until(all_serve, f"{TOTAL} GPUs in service")
+    watching = ("watch", *hosts, "--gateway", gateway.url, "--period", "0.2", "--floor", str(FLOOR), "--json")
+    dry = await parts.run("fleet", *watching)
+    assert json.loads(await dry.line("outcome"))["outcome"] == "nothing"
+    # One trajectory for which a single GPU takes far longer than for all the others together.
+    batch = {"lengths": [60_000] + [200] * 40}
+    (await gateway.http.post("/admin/v1/rollouts", json=batch)).raise_for_status()
+    said = json.loads(await dry.line('"would"'))
+    assert said["worth"]["pays"]
+    assert said["worth"]["now_s"] > said["worth"]["then_s"] + said["worth"]["restart_s"]
+    await dry.stop()
+    assert await serving(gateway) == TOTAL
+    assert {one["degree"] for one in (await gateway.get("/workers"))["items"]} == {1}
+
+    reshaped, seen = asyncio.Event(), []
+    async with asyncio.TaskGroup() as running:
+        running.create_task(watch(gateway, seen, reshaped))
+        acting = await parts.run("fleet", *watching, "--apply")
+        done = json.loads(await acting.line('"done"'))
+        reshaped.set()
+    await until(all_serve, f"{TOTAL} GPUs in service again")
+    assert min(seen) >= TOTAL * FLOOR
+    workers = (await gateway.get("/workers"))["items"]
+    shape = sorted((one["degree"] for one in workers if one["state"] == "active"), reverse=True)
+    assert shape == sorted(done["moves"]["after"], reverse=True)
+    assert shape[0] > 1
+    assert json.loads(await acting.line("outcome"))["outcome"] == "stays", "once is enough"
+    await gateway.is_sound()
+
+
 async def test_what_cannot_be_is_refused_and_nothing_is_done(parts: Any, until: Any) -> None:
     gateway = await parts.gateway([])
     hosts = await hosts_of(parts, gateway)

@@ -10,7 +10,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final, Literal, Protocol
 
 from heddle_contracts.rollouts import (
     MAX_TRAJECTORIES,
@@ -18,6 +18,8 @@ from heddle_contracts.rollouts import (
     RolloutCreate,
     RolloutCreated,
     RolloutMember,
+    RolloutTrajectories,
+    RolloutTrajectory,
     Straggler,
 )
 
@@ -178,6 +180,26 @@ class RolloutBook:
         batch = self._batches.get(rollout)
         return None if batch is None else self._view(batch, known)
 
+    def trajectories(self, rollout: str, known: Known) -> RolloutTrajectories | None:
+        batch = self._batches.get(rollout)
+        if batch is None:
+            return None
+        items = []
+        for member in batch.members:
+            state = self._state(member, known)
+            items.append(
+                RolloutTrajectory(
+                    trajectory_id=member.who.trajectory_id,
+                    group_id=member.who.group_id,
+                    sample=member.who.sample,
+                    state=state,
+                    steps=member.steps,
+                    output_tokens=member.output_tokens,
+                    predicted_remaining=0.0 if state == "over" else self._remaining(member, known),
+                )
+            )
+        return RolloutTrajectories(items=tuple(items))
+
     def newest_first(self, known: Known) -> list[Rollout]:
         return [self._view(batch, known) for batch in reversed(self._batches.values())]
 
@@ -188,12 +210,8 @@ class RolloutBook:
             self._members.pop(member.who.trajectory_id, None)
 
     def _view(self, batch: _Batch, known: Known) -> Rollout:
-        waiting = [one for one in batch.members if not one.over and not one.live.has_arrived]
-        running = [
-            one
-            for one in batch.members
-            if not one.over and one.live.has_arrived and one.live.handle in known.rows
-        ]
+        waiting = [one for one in batch.members if self._state(one, known) == "waiting"]
+        running = [one for one in batch.members if self._state(one, known) == "running"]
         finished = len(batch.members) - len(waiting) - len(running)
         begun = [one.first_at for one in batch.members if one.first_at is not None]
         last = [one.last_at for one in batch.members if one.last_at is not None]
@@ -233,6 +251,13 @@ class RolloutBook:
             ),
             plan_version=batch.plan_version,
         )
+
+    def _state(self, member: _Member, known: Known) -> Literal["waiting", "running", "over"]:
+        if member.over:
+            return "over"
+        if not member.live.has_arrived:
+            return "waiting"
+        return "running" if member.live.handle in known.rows else "over"
 
     def _remaining(self, member: _Member, known: Known) -> float:
         row = known.rows.get(member.live.handle)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Path
+from fastapi import APIRouter, Path, Response
 from heddle_contracts.planning import PlanCompute, PlanReason
 from heddle_contracts.rollouts import (
     Rollout,
@@ -15,6 +15,7 @@ from heddle_contracts.rollouts import (
     RolloutCreated,
     RolloutList,
     RolloutMember,
+    RolloutTrajectories,
 )
 
 from heddle_gateway.live.driver import Driver
@@ -84,6 +85,19 @@ def rollouts_router(deps: RolloutDeps) -> APIRouter:
     @router.get("/{rollout_id}", summary="How far a rollout is, and who will end last", responses=missing)
     async def get_rollout(rollout_id: RolloutId) -> Rollout:
         return _found(deps, rollout_id)
+
+    @router.get(
+        "/{rollout_id}/trajectories",
+        summary="Every trajectory of a rollout, and what is expected of it",
+        response_model=RolloutTrajectories,
+        responses=missing,
+    )
+    async def get_trajectories(rollout_id: RolloutId) -> Response:
+        found = deps.book.trajectories(rollout_id, _known(deps))
+        if found is None:
+            raise _missing(rollout_id)
+        # As it is: FastAPI would validate thousands of them a second time.
+        return Response(found.model_dump_json(), media_type="application/json")
 
     @router.post(
         "/{rollout_id}/finish",
@@ -162,10 +176,14 @@ def _known(deps: RolloutDeps) -> Known:
 def _found(deps: RolloutDeps, rollout_id: str) -> Rollout:
     rollout = deps.book.view(rollout_id, _known(deps))
     if rollout is None:
-        raise AdminProblem(
-            HTTPStatus.NOT_FOUND,
-            f"no rollout {rollout_id!r} is kept",
-            field="rollout_id",
-            fix="List them with GET /admin/v1/rollouts.",
-        )
+        raise _missing(rollout_id)
     return rollout
+
+
+def _missing(rollout_id: str) -> AdminProblem:
+    return AdminProblem(
+        HTTPStatus.NOT_FOUND,
+        f"no rollout {rollout_id!r} is kept",
+        field="rollout_id",
+        fix="List them with GET /admin/v1/rollouts.",
+    )

@@ -6,22 +6,23 @@ Exit codes: 0 done, 1 a move failed, 2 what is wanted cannot be, 3 a host cannot
 import asyncio
 import json
 import os
-from dataclasses import asdict, dataclass
+from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 from heddle_contracts.fleet import HostStatus
-from heddle_core import CostName
 
 from heddle_planner.fleet.hosts import HostError, Hosts, MoveFailed
+from heddle_planner.fleet.lengths_ahead import LengthsAhead
 from heddle_planner.fleet.shape import Move, Reshaping, ShapeError, reshape
-from heddle_planner.plan_lengths import LengthsError, Problem, plan_lengths, read_lengths
+from heddle_planner.fleet.watching import Look, Rules, look
+from heddle_planner.fleet.worth import Worth, best_shape
+from heddle_planner.plan_lengths import LengthsError, read_lengths
 from heddle_planner.profiles import ProfileError, load_profile
 
 KEY_VARIABLE: Final = "HEDDLE_HOST_KEY"
-UNKNOWN_START_S: Final = 120.0
-"""What a start is taken to cost where no host has measured one."""
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, help="Engines on the hosts' GPUs, and their MP degrees."
@@ -46,19 +47,6 @@ Floor = Annotated[
     float, typer.Option("--floor", help="Share of the GPUs serving now that serve at all times, 0 to 1.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-
-
-@dataclass(frozen=True, slots=True)
-class Worth:
-    """Planned makespans of the lengths, seconds; ``restart_s``: what the starts take, one after the other."""
-
-    now_s: float
-    then_s: float
-    restart_s: float
-
-    @property
-    def pays(self) -> bool:
-        return self.now_s > self.then_s + self.restart_s
 
 
 @app.command("status")
@@ -88,7 +76,7 @@ def plan(
     host: HostUrls,
     degrees: Degrees = None,
     lengths: LengthsFile = None,
-    profile: ProfileName = "qwen3-8b",
+    profile: ProfileName = "qwen3-8b-h100",
     allowed: Allowed = "1,2,4,8",
     floor: Floor = 0.5,
     as_json: AsJson = False,
@@ -103,7 +91,7 @@ def apply(
     host: HostUrls,
     degrees: Degrees = None,
     lengths: LengthsFile = None,
-    profile: ProfileName = "qwen3-8b",
+    profile: ProfileName = "qwen3-8b-h100",
     allowed: Allowed = "1,2,4,8",
     floor: Floor = 0.5,
     even_if_it_does_not_pay: Annotated[
@@ -117,7 +105,7 @@ def apply(
     async def carry_out() -> tuple[Reshaping, Worth | None]:
         moves, worth = await _planned(host, degrees, lengths, profile, allowed, floor)
         if worth is not None and not worth.pays and not even_if_it_does_not_pay:
-            raise ShapeError(f"{_words(worth)}: left as it is (--force does it all the same)")
+            raise ShapeError(f"{worth}: left as it is (--force does it all the same)")
         async with Hosts(host, os.environ.get(KEY_VARIABLE)) as hosts:
             await hosts.status()
             await hosts.carry_out(moves, lambda move: typer.echo(_line(move), err=as_json), move_timeout)
@@ -130,6 +118,46 @@ def apply(
         typer.echo(f"done: {_degrees(moves.before)} is now {_degrees(moves.after)}")
 
 
+@app.command("watch")
+def watch(
+    host: HostUrls,
+    gateway: Annotated[
+        str, typer.Option(envvar="HEDDLE_GATEWAY", help="URL of the gateway whose trajectories they run.")
+    ],
+    key: Annotated[
+        str | None,
+        typer.Option(envvar="HEDDLE_ADMIN_KEYS", help="Admin key of the gateway; the first one of a list."),
+    ] = None,
+    period: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks.")] = 60.0,
+    act: Annotated[
+        bool, typer.Option("--apply", help="Re-shape where it pays; without it that is only said.")
+    ] = False,
+    profile: ProfileName = "qwen3-8b-h100",
+    allowed: Allowed = "1,2,4,8",
+    floor: Floor = 0.5,
+    move_timeout: Annotated[float, typer.Option(min=1, help="Seconds that one move may take.")] = 1800.0,
+    as_json: AsJson = False,
+) -> None:
+    """Look again and again, also after rollouts, whether other degrees would pay for the restarts."""
+
+    async def go_on() -> None:
+        rules = Rules(load_profile(profile), _integers("--allowed", allowed), floor, act, move_timeout)
+        async with LengthsAhead(gateway, key.split(",")[0].strip() if key else None) as ahead:
+            while True:
+                found = await look(
+                    ahead,
+                    host,
+                    os.environ.get(KEY_VARIABLE),
+                    rules,
+                    lambda move: typer.echo(_line(move), err=as_json),
+                )
+                typer.echo(_look_in_json(found) if as_json else _look_in_words(found))
+                await asyncio.sleep(period)
+
+    with suppress(KeyboardInterrupt):
+        _run(go_on())
+
+
 async def _planned(
     urls: list[str], degrees: str | None, lengths: Path | None, profile: str, allowed: str, floor: float
 ) -> tuple[Reshaping, Worth | None]:
@@ -140,24 +168,9 @@ async def _planned(
     if degrees is not None:
         return reshape(found, _integers("--degrees", degrees), floor), None
     assert lengths is not None
-    read = read_lengths(lengths)
-    known = load_profile(profile)
-    gpus = sum(one.gpus for one in found.values())
-    usable = tuple(one for one in _integers("--allowed", allowed) if one in known.degrees)
-    cost: CostName = "simulated" if known.has_steps else "size_only"
-    best = plan_lengths(read, Problem(known, gpus, usable, cost=cost))
-    moves = reshape(found, [group["degree"] for group in best["workers"]], floor)
-    if not moves.before:
-        return moves, None
-    now = plan_lengths(read, Problem(known, gpus, usable, cost=cost, workers=moves.before))
-    measured = [
-        engine.started_in_s
-        for one in found.values()
-        for engine in one.engines
-        if engine.started_in_s is not None
-    ]
-    start_s = max(measured, default=UNKNOWN_START_S)
-    return moves, Worth(now["makespan"], best["makespan"], start_s * moves.starts)
+    return best_shape(
+        found, read_lengths(lengths), load_profile(profile), _integers("--allowed", allowed), floor
+    )
 
 
 def _run(work: Any) -> Any:
@@ -183,7 +196,7 @@ def _show(moves: Reshaping, worth: Worth | None, as_json: bool) -> None:
     for move in moves.moves:
         typer.echo(_line(move))
     if worth is not None:
-        typer.echo(_words(worth))
+        typer.echo(str(worth))
     typer.echo(f"at least {moves.lowest} of {moves.total} GPUs serve at all times")
 
 
@@ -192,13 +205,6 @@ def _line(move: Move) -> str:
     engine = f" ({move.engine})" if move.engine else ""
     what = f"{move.kind:<5} degree {move.degree} on {move.host}, GPUs {gpus}{engine}"
     return f"  {what}; {move.serving} GPUs serve"
-
-
-def _words(worth: Worth) -> str:
-    return (
-        f"planned makespan {worth.now_s:.0f} s as it is, {worth.then_s:.0f} s then; "
-        f"the restarts take {worth.restart_s:.0f} s"
-    )
 
 
 def _degrees(degrees: tuple[int, ...]) -> str:
@@ -210,3 +216,16 @@ def _integers(option: str, text: str) -> tuple[int, ...]:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
         raise ShapeError(f"{option}: {text!r} is not a list of numbers such as 8,4,2,1,1") from None
+
+
+def _look_in_words(found: Look) -> str:
+    said = {"would": "it pays; --apply does it", "stays": "left as it is"}.get(found.outcome, found.outcome)
+    shapes = ""
+    if found.moves is not None and found.worth is not None:
+        shapes = f": {_degrees(found.moves.before)} to {_degrees(found.moves.after)}, {found.worth}"
+    return f"{found.why}{shapes}: {said}"
+
+
+def _look_in_json(found: Look) -> str:
+    worth = None if found.worth is None else asdict(found.worth) | {"pays": found.worth.pays}
+    return json.dumps(asdict(found) | {"worth": worth})

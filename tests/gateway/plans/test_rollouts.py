@@ -28,6 +28,13 @@ async def say(gateway: Any, trajectory: str, key: str | None = None) -> Any:
     return answer
 
 
+async def members(gateway: Any, rollout: str) -> list[dict[str, Any]]:
+    answer = await gateway.client.get(f"/admin/v1/rollouts/{rollout}/trajectories")
+    assert answer.status_code == 200, answer.text
+    found: list[dict[str, Any]] = answer.json()["items"]
+    return found
+
+
 async def test_a_batch_is_announced_runs_and_is_over(gateway: Any) -> None:
     created = await announce(
         gateway, name="epoch-3", lengths=[4_000, 100], group_size=2, policy_version="step-7"
@@ -49,8 +56,17 @@ async def test_a_batch_is_announced_runs_and_is_over(gateway: Any) -> None:
     assert running.stragglers[0].trajectory_id == first
     assert running.stragglers[0].steps == 1
 
+    each = await members(gateway, rollout.id)
+    assert [one["state"] for one in each] == ["running", "waiting", "waiting", "waiting"]
+    assert [one["output_tokens"] for one in each] == [3, 0, 0, 0]
+    assert [one["predicted_remaining"] for one in each][1:] == [4_000, 100, 100]
+    assert 0 < each[0]["predicted_remaining"] <= 4_000
+
     over = (await gateway.client.post(f"/admin/v1/rollouts/{rollout.id}/finish")).json()
     assert (over["state"], over["finished"]) == ("finished", 4)
+    each = await members(gateway, rollout.id)
+    assert {(one["state"], one["predicted_remaining"]) for one in each} == {("over", 0.0)}
+    assert [one["output_tokens"] for one in each] == [3, 0, 0, 0]
     assert gateway.parts.driver.stats()["trajectories"] == 0
     assert gateway.parts.driver.directory.total == 0
     listed = (await gateway.client.get("/admin/v1/rollouts")).json()["items"]
