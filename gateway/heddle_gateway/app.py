@@ -13,14 +13,14 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from fastapi import FastAPI, Request
-from fastapi.responses import JSONResponse
+from fastapi import FastAPI, Request, Response
 from heddle_contracts.admin import EndReason, HistoryStats, StepCounts
 from heddle_contracts.steps import Outcome
 from starlette.exceptions import HTTPException
 
 from heddle_gateway import __version__
-from heddle_gateway.dialects.errors import error_type
+from heddle_gateway.count_tokens import TokenCounter
+from heddle_gateway.dialects.errors import error_body, shape_for
 from heddle_gateway.fleet.address import check_allowed_host, parse_worker_url
 from heddle_gateway.fleet.errors import AddressRefused, FleetError
 from heddle_gateway.fleet.events import WorkerFacts, WorkerSpec
@@ -43,6 +43,7 @@ from heddle_gateway.routes.data import data_endpoints
 from heddle_gateway.routes.ops import OpsDeps, ops_router
 from heddle_gateway.routes.registry import RegistryDeps, registry_router, session_router
 from heddle_gateway.routes.registry_live import FrameworkView
+from heddle_gateway.routes.stored_answers import StoredDeps, stored_router
 from heddle_gateway.running_step import RunningSteps
 from heddle_gateway.serve_step import StepServer
 from heddle_gateway.settings import Settings, WorkerSetting
@@ -53,6 +54,7 @@ from heddle_gateway.store.history_reader import HistoryReader
 from heddle_gateway.store.move_history import MoveHistory
 from heddle_gateway.store.plan_history import PlanHistory
 from heddle_gateway.store.step_writer import StepWriter
+from heddle_gateway.stored_answers import StoredAnswers
 from heddle_gateway.telemetry.history import HistoryLimits, HistoryWriter
 from heddle_gateway.telemetry.live_mirror import MirrorStats
 from heddle_gateway.telemetry.metrics import Metrics
@@ -217,6 +219,7 @@ def create_app(settings: Settings) -> HeddleApp:
     events.on_removed = metrics.forget_worker
     past = HistoryReader(engine)
     running = RunningSteps()
+    stored = StoredAnswers(fleet)
     peering = Peering(
         settings,
         shared=shared,
@@ -225,6 +228,7 @@ def create_app(settings: Settings) -> HeddleApp:
         fleet=fleet,
         upstream=upstream,
         running=running,
+        stored=stored,
         sinks=(planning.step_ended, *((shared.step_ended,) if shared is not None else ())),
         past=lambda: _take_up_the_past(past, book, settings.max_trajectories),
     )
@@ -233,6 +237,7 @@ def create_app(settings: Settings) -> HeddleApp:
         desks=peering.desks,
         upstream=upstream,
         running=running,
+        stored=stored,
         sinks=(history.put, metrics.step_ended, *((log_step,) if settings.access_log else ())),
         on_refused=metrics.refused,
         max_body_bytes=settings.max_body_bytes,
@@ -299,7 +304,9 @@ def create_app(settings: Settings) -> HeddleApp:
     app.include_router(registry_router(registry))
     app.include_router(session_router(registry))
     app.add_exception_handler(HTTPException, _plain_error)
-    app.open_door(settings, data_endpoints(steps), peering.proxied)
+    app.include_router(stored_router(StoredDeps(fleet, stored)))
+    counter = TokenCounter(fleet, upstream, settings.max_body_bytes)
+    app.open_door(settings, data_endpoints(steps, counter), peering.proxied)
     return app
 
 
@@ -411,8 +418,9 @@ def _mirror_numbers(stats: MirrorStats) -> dict[str, float]:
     return {name: float(count) for name, count in counters.items()} | {"behind": float(stats.behind)}
 
 
-async def _plain_error(request: Request, error: Exception) -> JSONResponse:
+async def _plain_error(request: Request, error: Exception) -> Response:
     """404, 405 and their like, in the shape that clients of the data path read."""
     assert isinstance(error, HTTPException)
-    body = {"message": str(error.detail), "type": error_type(error.status_code), "param": None, "code": None}
-    return JSONResponse({"error": body}, status_code=error.status_code, headers=error.headers)
+    status = error.status_code
+    body = error_body(shape_for(request.url.path), status, str(error.detail))
+    return Response(body, status, error.headers, "application/json")

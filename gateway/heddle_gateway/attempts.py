@@ -16,12 +16,23 @@ from heddle_contracts.steps import Outcome
 
 from heddle_gateway.asgi.client_exchange import ClientExchange, Headers
 from heddle_gateway.asgi.interrupts import Interrupted, Reason
-from heddle_gateway.dialects.errors import ApiError, message_of, stream_error_event, wrapped
+from heddle_gateway.dialects.dialect import Dialect
+from heddle_gateway.dialects.errors import ApiError, message_of, wrapped
 from heddle_gateway.dialects.events import end_of_last_event
+from heddle_gateway.dialects.stream_errors import error_event
 from heddle_gateway.dialects.wire import Answer, StreamTap, read_answer
 from heddle_gateway.live.decisions import Dispatch, FailureKind
 from heddle_gateway.peers.desk import Desks
-from heddle_gateway.running_step import Attempt, AttemptFailed, Run, body_for, new_rid, outcome_of
+from heddle_gateway.running_step import (
+    Attempt,
+    AttemptFailed,
+    Run,
+    body_for,
+    headers_for,
+    new_rid,
+    outcome_of,
+)
+from heddle_gateway.stored_answers import StoredAnswers
 from heddle_gateway.upstream.errors import (
     UpstreamError,
     WorkerLost,
@@ -30,7 +41,7 @@ from heddle_gateway.upstream.errors import (
     WorkerUnreachable,
 )
 from heddle_gateway.upstream.forward import Exchange, Upstream
-from heddle_gateway.upstream.headers import retry_after_of, worker_line
+from heddle_gateway.upstream.headers import limit_lines, retry_after_of, worker_line
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +53,14 @@ OF_THE_BODY: Final = (b"content-type", b"content-encoding")
 # "Not here, not now": SGLang's full queue, or pushed out of it by a request of higher priority. Another
 # worker may.
 BUSY_STATUSES: Final = frozenset({429, 503})
+# The same as an event of a stream that began at once (SGLang: tokenizer_manager, scheduler).
+BUSY_WORDS: Final = (
+    b"The request queue is full",
+    b"aborted by a higher priority request",
+    b'"overloaded_error"',
+)
+# Of a stream's beginning, which repeats the request's tools and instructions, so much is held back.
+MAX_OPENING: Final = 4 * 1024 * 1024
 # A proxy in front of a worker that is gone.
 GONE_STATUSES: Final = frozenset({502})
 
@@ -54,10 +73,12 @@ class Attempts:
         *,
         desks: Desks,
         upstream: Upstream,
+        stored: StoredAnswers,
         end: Callable[[Run, Outcome, int | None], None],
     ) -> None:
         self._desks = desks
         self._upstream = upstream
+        self._stored = stored
         self._end = end
         self._aborts: set[asyncio.Task[bool]] = set()
 
@@ -73,7 +94,9 @@ class Attempts:
         if worker is None or run.interrupts.is_worker_gone:
             raise AttemptFailed("unreachable", "the worker has left the fleet")
         call = run.call
-        attempt = run.attempt = Attempt(dispatch, worker, new_rid())
+        stores = call.dialect.stores_answers
+        rid = self._stored.new_id(worker.base_url) if stores else new_rid()
+        attempt = run.attempt = Attempt(dispatch, worker, rid)
         desk.sent(run)
         run.tap = run.answer = None
         run.account.dispatched(worker.name, dispatch.level, time.monotonic())
@@ -81,7 +104,11 @@ class Attempts:
         try:
             with run.interrupts:
                 exchange = await self._upstream.open(
-                    worker, call.dialect.upstream_path, call.headers, body_for(call, attempt), whole=whole
+                    worker,
+                    call.dialect.upstream_path,
+                    headers_for(call, attempt),
+                    body_for(call, attempt),
+                    whole=whole,
                 )
             try:
                 if exchange.status >= 300:
@@ -106,6 +133,7 @@ class Attempts:
             dispatch = run.attempt.dispatch
         log.info("attempt %d of step %d failed: %s", run.account.attempts, run.ticket.step, failure.message)
         run.last_failure, run.retry_after_s = failure.message, failure.retry_after_s
+        run.limits = failure.limits
         self._note_failure(run, failure.kind)
         if failure.may_still_run:
             self.abort_aside(run)
@@ -136,6 +164,7 @@ class Attempts:
         except ValueError as error:
             log.warning("worker %s answered 200 with what is no JSON: %s", run.account.worker, error)
         run.account.answering(time.monotonic())
+        self._note_stored(run)
         self._end(run, outcome_of(run.answer), exchange.status)
         await run.client.whole(exchange.status, self._lines_of(run, exchange), body)
 
@@ -150,10 +179,16 @@ class Attempts:
                 # A broken event must not swallow the error event that may have to follow it.
                 end = end_of_last_event(out)
                 out, held = out[:end], out[end:]
+                if call.dialect.opens_early and not run.account.answer_began and not run.account.ended:
+                    if tap.silent and len(out) < MAX_OPENING:
+                        # Nothing is said yet: as long as the client has none of it, another worker may.
+                        held = out + held
+                        continue
+                    _raise_if_busy(tap, out)
                 if out and not run.account.answer_began and not run.account.ended:
                     await self._begin_stream(run, exchange)
-                if b"[DONE]" in out and not run.account.ended and tap.answer().done:
-                    # A client leaves at [DONE], and may be back at once.
+                if tap.done and not run.account.ended:
+                    # A client leaves at the end it was told of, and may be back at once.
                     self._end_stream(run, tap)
                 if out:
                     await client.part(out)
@@ -179,6 +214,7 @@ class Attempts:
         if not _is_whole(answer):
             # A proxy in between can close a broken stream cleanly; half an answer is not an answer.
             raise WorkerLost("the stream ended without an end", answer_began=True)
+        self._note_stored(run)
         self._end(run, outcome_of(answer), run.client.status)
 
     async def _pass_fault_on(self, run: Run, exchange: Exchange, whole: bool) -> None:
@@ -192,7 +228,10 @@ class Attempts:
                 body = await exchange.read_rest(MAX_ERROR_BODY)
         if status in BUSY_STATUSES:
             raise AttemptFailed(
-                "overloaded", message_of(body), retry_after_s=retry_after_of(exchange.headers)
+                "overloaded",
+                message_of(body),
+                retry_after_s=retry_after_of(exchange.headers),
+                limits=limit_lines(exchange.headers),
             )
         if exchange.status in GONE_STATUSES:
             raise AttemptFailed("unreachable", message_of(body))
@@ -201,7 +240,8 @@ class Attempts:
         outcome = Outcome.CLIENT_ERROR if status < 500 else Outcome.WORKER_ERROR
         self._end(run, outcome, run.client.status or status)
         lines = JSON + self._lines_of(run, exchange, without=OF_THE_BODY)
-        await refuse(run.client, status, lines, wrapped(status, body))
+        dialect = run.call.dialect
+        await refuse(run.client, dialect, status, lines, wrapped(status, body, dialect.errors), run)
 
     def _lines_of(self, run: Run, exchange: Exchange, without: Sequence[bytes] = ()) -> bytes:
         """The worker's own headers that cross, and which worker it was. It is alive, by the way."""
@@ -209,6 +249,12 @@ class Attempts:
         assert attempt is not None
         self._desks.now.answered(run)
         return exchange.lines(without) + worker_line(attempt.worker.name)
+
+    def _note_stored(self, run: Run) -> None:
+        """An answer that can be asked for again is where its id says, or is remembered."""
+        answer, attempt = run.answer, run.attempt
+        if run.call.dialect.stores_answers and answer is not None and attempt is not None:
+            self._stored.note(answer.response_id, attempt.rid, attempt.worker.base_url)
 
     # ---------------------------------------------------------------- what goes wrong
 
@@ -231,10 +277,17 @@ class Attempts:
         where = "in mid-answer" if run.account.answer_began else "before it answered"
         fault = ApiError(504, f"The worker was lost {where}: {error}", code=outcome.value)
         self._end(run, outcome, run.client.status or fault.status)
-        await refuse_with(run.client, fault)
+        await refuse_with(run.client, run.call.dialect, fault, run)
 
     def _note_failure(self, run: Run, kind: FailureKind) -> None:
         self._desks.now.failed(run, kind)
+
+
+def _raise_if_busy(tap: StreamTap, out: bytes) -> None:
+    """Raises AttemptFailed for a refusal that came as the first event."""
+    error = tap.answer().error
+    if error is not None and any(word in out for word in BUSY_WORDS):
+        raise AttemptFailed("overloaded", error)
 
 
 def _is_whole(answer: Answer) -> bool:
@@ -242,17 +295,25 @@ def _is_whole(answer: Answer) -> bool:
     return answer.done or bool(answer.finish_reasons) or answer.error is not None
 
 
-async def refuse(client: ClientExchange, status: int, lines: bytes, error: bytes) -> None:
+async def refuse(
+    client: ClientExchange, dialect: Dialect, status: int, lines: bytes, error: bytes, run: Run | None = None
+) -> None:
     """An error as an answer of its own, or as the last event of a stream that has begun."""
     if client.status is None:
         await client.whole(status, lines, error)
-    else:
-        await client.end(stream_error_event(error))
+        return
+    seen = run.answer if run is not None else None
+    rid = run.attempt.rid if run is not None and run.attempt is not None else f"resp_{new_rid()}"
+    model = run.call.scan.model if run is not None else None
+    await client.end(error_event(dialect.errors, error, seen, rid, model))
 
 
-async def refuse_with(client: ClientExchange, fault: ApiError) -> None:
-    """An error of ours."""
-    await refuse(client, fault.status, _lines(fault.headers()), fault.body())
+async def refuse_with(
+    client: ClientExchange, dialect: Dialect, fault: ApiError, run: Run | None = None
+) -> None:
+    """An error of ours. What the last worker said of its limits goes with it."""
+    lines = _lines(fault.headers()) + (run.limits if run is not None else b"")
+    await refuse(client, dialect, fault.status, lines, fault.body(dialect.errors), run)
 
 
 def _lines(headers: Headers) -> bytes:

@@ -25,6 +25,7 @@ from heddle_gateway.peers.reign import Reign
 from heddle_gateway.running_step import RunningSteps
 from heddle_gateway.settings import Settings
 from heddle_gateway.shared_state import SharedState
+from heddle_gateway.stored_answers import StoredAnswers
 from heddle_gateway.upstream.forward import Upstream
 
 ALL_ADDRESSES: Final = frozenset({"0.0.0.0", "::"})
@@ -50,6 +51,7 @@ class Peering:
         fleet: Fleet,
         upstream: Upstream,
         running: RunningSteps,
+        stored: StoredAnswers,
         sinks: Sequence[Callable[[EndedStep], None]],
         past: Callable[[], Awaitable[None]],
     ) -> None:
@@ -60,7 +62,7 @@ class Peering:
         self._running = running
         self._aborts: set[asyncio.Task[Any]] = set()
         self._proxy: AdminProxy | None = None
-        own = OwnDesk(book=book, driver=driver, fleet=fleet, sinks=sinks)
+        own = OwnDesk(book=book, driver=driver, fleet=fleet, stored=stored, sinks=sinks)
         self.desks = Desks(own, None)
         self.reign: Reign | None = None
         self.hosting: Hosting | None = None

@@ -22,6 +22,7 @@ from heddle_gateway.live.decisions import Dispatch, FailureKind, Reject
 from heddle_gateway.live.directory import LiveTrajectory
 from heddle_gateway.live.ticket import Ticket
 from heddle_gateway.peers.desk import Who
+from heddle_gateway.upstream.headers import override_lines
 
 # Body fields that speak to this gateway; a strict engine would answer 400 to them.
 OWN_FIELDS: Final = ("program_id", "docker_ids")
@@ -69,7 +70,7 @@ class AttemptFailed(Exception):
     """Nothing of an answer has reached the client, and another worker may do better.
 
     ``may_still_run``: the worker had the request and may be at work on it. ``retry_after_s``: when to come
-    back, by its own word; 0 without one.
+    back, by its own word; 0 without one. ``limits``: its header lines about limits.
     """
 
     def __init__(
@@ -79,8 +80,10 @@ class AttemptFailed(Exception):
         *,
         may_still_run: bool = False,
         retry_after_s: float = 0.0,
+        limits: bytes = b"",
     ) -> None:
         super().__init__(message)
+        self.limits = limits
         self.kind: FailureKind = kind
         self.message = message
         self.may_still_run = may_still_run
@@ -105,7 +108,7 @@ class Call:
 
 @dataclass(slots=True)
 class Attempt:
-    """One try of a step on one worker. ``rid``: 32 hex digits, never used twice."""
+    """One try of a step on one worker. ``rid``: of fixed length, never used twice."""
 
     dispatch: Dispatch
     worker: Endpoint
@@ -129,6 +132,7 @@ class Run:
     retry_after_s: float = 0.0
     left: bool = False
     """Its client is gone, and the engine is being told."""
+    limits: bytes = b""
 
 
 _random = Random()
@@ -194,25 +198,41 @@ def _was_sent_as(call: Call, rid: str) -> bool:
     if rid.encode() not in call.body:
         return False
     body = json.loads(call.body)
-    return isinstance(body, dict) and body.get("rid") == rid
+    name = "request_id" if call.dialect.stores_answers else "rid"
+    return isinstance(body, dict) and body.get(name) == rid
+
+
+def priority_for(attempt: Attempt) -> int | None:
+    """The number that the worker's engine understands; None where it would refuse one."""
+    sense = attempt.worker.features.priority
+    return None if sense == "none" else PRIORITY_SIGN[sense] * attempt.dispatch.priority
+
+
+def headers_for(call: Call, attempt: Attempt) -> bytes:
+    """The header lines of this attempt. Whoever knows request ids is SGLang, and reads these."""
+    if call.dialect.named_in_body or not attempt.worker.features.rid:
+        return call.headers
+    return call.headers + override_lines(attempt.rid, priority_for(attempt))
 
 
 def body_for(call: Call, attempt: Attempt) -> bytes:
     """The body of this attempt: rid and priority where the engine knows them, usage asked for, else
     untouched.
     """
-    features = attempt.worker.features
-    sense = features.priority
+    features, named = attempt.worker.features, call.dialect.named_in_body
+    priority = priority_for(attempt)
     drop: list[str] = [name for name in OWN_FIELDS if name in call.scan.fields]
-    if sense == "none":
+    if named and priority is None:
         drop.append("priority")
-    if not features.rid:
+    if named and not features.rid:
         drop.append("rid")
+    if not named and not drop:
+        return call.body
     return splice(
         call.body,
         call.scan,
-        rid=attempt.rid if features.rid else None,
-        priority=None if sense == "none" else PRIORITY_SIGN[sense] * attempt.dispatch.priority,
+        rid=attempt.rid if named and features.rid else None,
+        priority=priority if named else None,
         ask_usage=call.scan.stream and call.dialect.asks_usage,
         drop=drop,
     )

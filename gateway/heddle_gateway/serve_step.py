@@ -39,6 +39,7 @@ from heddle_gateway.running_step import (
     identity_lines,
     rejection,
 )
+from heddle_gateway.stored_answers import StoredAnswers
 from heddle_gateway.upstream.forward import Upstream
 
 
@@ -53,13 +54,15 @@ class StepServer:
         desks: Desks,
         upstream: Upstream,
         running: RunningSteps,
+        stored: StoredAnswers,
         sinks: Sequence[Callable[[EndedStep], None]],
         on_refused: Callable[[int], None],
         max_body_bytes: int,
         ping_period_s: float = 0.0,
     ) -> None:
         self._desks = desks
-        self._attempts = Attempts(desks=desks, upstream=upstream, end=self._end)
+        self._stored = stored
+        self._attempts = Attempts(desks=desks, upstream=upstream, stored=stored, end=self._end)
         self._sinks = tuple(sinks)
         self._on_refused = on_refused
         self._max_body_bytes = max_body_bytes
@@ -90,12 +93,13 @@ class StepServer:
         except ClientError as error:
             client.on_cut = None
             self._on_refused(error.status)
-            await refuse_with(client, ApiError(error.status, error.message, param=error.param))
+            fault = ApiError(error.status, error.message, code=error.code, param=error.param)
+            await refuse_with(client, dialect, fault)
         except Exception:
             # A defect of ours: the server logs it, the caller gets the request id to name it by.
             if not client.ended:
                 text = "The gateway failed; its log has the request id."
-                await refuse_with(client, ApiError(500, text, code="gateway_defect"))
+                await refuse_with(client, dialect, ApiError(500, text, code="gateway_defect"))
             raise
 
     async def _run(self, run: Run) -> None:
@@ -123,6 +127,8 @@ class StepServer:
             scan = scan_body(body, dialect.name)
         except ValueError as error:
             raise ClientError(400, f"The body cannot be read: {error}") from error
+        if dialect.stores_answers:
+            self._stored.check(scan)
         query = client.query
         return RequestFacts(
             path=client.path,
@@ -182,7 +188,7 @@ class StepServer:
             if isinstance(decision, Reject):
                 fault = rejection(decision, run.last_failure, run.retry_after_s)
                 self._end(run, Outcome.REJECTED, run.client.status or fault.status)
-                await refuse_with(run.client, fault)
+                await refuse_with(run.client, run.call.dialect, fault, run)
                 return
             try:
                 await self._attempts.make(run, decision)

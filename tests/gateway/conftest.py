@@ -106,6 +106,54 @@ class Line:
     async def answer_chat(self, text: str = "Hello.", **more: Any) -> None:
         await self.answer(200, chat_answer(text, **more))
 
+    async def named_event(self, data: dict[str, Any]) -> None:
+        await self.chunk(f"event: {data['type']}\ndata: {json.dumps(data)}\n\n".encode())
+
+    async def begin_message(self) -> None:
+        """The beginning of a streamed message, before any of its text."""
+        await self.begin_stream()
+        begun = message_answer() | {"content": [], "stop_reason": None}
+        await self.named_event({"type": "message_start", "message": begun})
+
+    async def message_text(self, text: str) -> None:
+        delta = {"type": "text_delta", "text": text}
+        await self.named_event({"type": "content_block_delta", "index": 0, "delta": delta})
+
+    async def stream_message(self, words: tuple[str, ...] = ("Hel", "lo", ".")) -> None:
+        await self.begin_message()
+        block = {"type": "text", "text": ""}
+        await self.named_event({"type": "content_block_start", "index": 0, "content_block": block})
+        for word in words:
+            await self.message_text(word)
+        await self.named_event({"type": "content_block_stop", "index": 0})
+        delta = {"stop_reason": "end_turn", "stop_sequence": None}
+        await self.named_event({"type": "message_delta", "delta": delta, "usage": {"output_tokens": 3}})
+        await self.named_event({"type": "message_stop"})
+        await self.end_stream()
+
+    async def begin_response(self, response: dict[str, Any]) -> None:
+        """The beginning of a streamed response, before any of its text."""
+        await self.begin_stream()
+        begun = response | {"status": "in_progress", "output": [], "usage": None}
+        for number, name in enumerate(("response.created", "response.in_progress")):
+            await self.named_event({"type": name, "sequence_number": number, "response": begun})
+
+    async def response_text(self, text: str, number: int) -> None:
+        event = {"type": "response.output_text.delta", "sequence_number": number, "delta": text}
+        where = {"item_id": "msg_1", "output_index": 0, "content_index": 0, "logprobs": []}
+        await self.named_event(event | where)
+
+    async def stream_response(self, response: dict[str, Any]) -> None:
+        await self.begin_response(response)
+        [item] = response["output"]
+        added = {"item": item | {"content": []}, "output_index": 0}
+        await self.named_event({"type": "response.output_item.added", "sequence_number": 2, **added})
+        await self.response_text("Hello.", 3)
+        done = {"item": item, "output_index": 0}
+        await self.named_event({"type": "response.output_item.done", "sequence_number": 4, **done})
+        await self.named_event({"type": "response.completed", "sequence_number": 5, "response": response})
+        await self.end_stream()
+
     async def end_stream(self) -> None:
         await self.send(b"0\r\n\r\n")
 
@@ -131,6 +179,46 @@ def chat_answer(text: str = "Hello.", **more: Any) -> dict[str, Any]:
             "completion_tokens": 3,
             "total_tokens": 14,
             "prompt_tokens_details": {"cached_tokens": 5},
+        },
+        **more,
+    }
+
+
+def message_answer(text: str = "Hello.", **more: Any) -> dict[str, Any]:
+    """Anthropic's message, as SGLang writes it."""
+    return {
+        "id": "msg_1",
+        "type": "message",
+        "role": "assistant",
+        "model": MODEL,
+        "content": [{"type": "text", "text": text}],
+        "stop_reason": "end_turn",
+        "usage": {"input_tokens": 6, "output_tokens": 3, "cache_read_input_tokens": 5},
+        **more,
+    }
+
+
+def response_answer(response_id: str, text: str = "Hello.", **more: Any) -> dict[str, Any]:
+    """OpenAI's response, as SGLang writes it."""
+    part = {"type": "output_text", "text": text, "annotations": [], "logprobs": None}
+    item = {"id": "msg_1", "type": "message", "role": "assistant", "status": "completed", "content": [part]}
+    return {
+        "id": response_id,
+        "object": "response",
+        "created_at": 1,
+        "model": MODEL,
+        "status": "completed",
+        "output": [item],
+        "parallel_tool_calls": True,
+        "tool_choice": "auto",
+        "tools": [],
+        "error": None,
+        "usage": {
+            "input_tokens": 11,
+            "input_tokens_details": {"cached_tokens": 5, "cache_write_tokens": 0},
+            "output_tokens": 3,
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": 14,
         },
         **more,
     }
@@ -222,7 +310,8 @@ class FakeWorker:
 
     async def _serve(self, request: Received, line: Line) -> None:
         if (
-            request.path in ("/v1/chat/completions", "/v1/completions", "/generate")
+            request.path
+            in ("/v1/chat/completions", "/v1/completions", "/generate", "/v1/messages", "/v1/responses")
             and request.method == "POST"
         ):
             self.received.append(request)
@@ -277,6 +366,11 @@ async def default_script(request: Received, line: Line) -> None:
         meta = {"id": body.get("rid"), "finish_reason": {"type": "stop"}, "prompt_tokens": 4}
         meta |= {"completion_tokens": 2, "cached_tokens": 1}
         await line.answer(200, {"text": "Hi.", "output_ids": [7, 8], "meta_info": meta})
+    elif request.path == "/v1/messages":
+        await (line.stream_message() if body.get("stream") else line.answer(200, message_answer()))
+    elif request.path == "/v1/responses":
+        response = response_answer(body["request_id"])
+        await (line.stream_response(response) if body.get("stream") else line.answer(200, response))
     elif body.get("stream"):
         await line.stream_chat()
     else:

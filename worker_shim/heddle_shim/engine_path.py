@@ -13,6 +13,10 @@ import heddle_contracts
 import heddle_shim
 from heddle_shim.sglang_plugin.plugin import STORE_VARIABLE
 
+HEADER_OVERRIDES: Final = "SGLANG_ENABLE_REQUEST_HEADER_OVERRIDES"
+"""Lets the gateway name a request and give it its priority where the body has no field for them
+(/v1/messages).
+"""
 PLUGIN_GROUP: Final = "sglang.srt.plugins"
 ENTRY_POINT: Final = f"[{PLUGIN_GROUP}]\nheddle = heddle_shim.sglang_plugin.plugin:register\n"
 
@@ -38,6 +42,7 @@ def engine_environment(base: dict[str, str], store: Path | None, path: Path | No
     """The engine's environment: the shim's, with the plugin switched on where there is a store."""
     environment = {name: value for name, value in base.items() if not name.startswith("HEDDLE_")}
     environment["PYTHONUNBUFFERED"] = "1"
+    environment.setdefault(HEADER_OVERRIDES, "1")
     if store is not None and path is not None:
         environment[STORE_VARIABLE] = str(store)
         others = base.get("PYTHONPATH")

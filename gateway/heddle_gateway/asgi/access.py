@@ -15,9 +15,18 @@ from typing import Final
 
 OPEN_PATHS: Final = frozenset({"/health", "/ready"})
 AGENT_PATHS: Final = frozenset(
-    {"/v1/chat/completions", "/v1/completions", "/generate", "/v1/models", "/finish_session"}
+    {
+        "/v1/chat/completions",
+        "/v1/completions",
+        "/generate",
+        "/v1/messages",
+        "/v1/messages/count_tokens",
+        "/v1/responses",
+        "/v1/models",
+        "/finish_session",
+    }
 )
-AGENT_PREFIXES: Final = ("/v1/models/",)
+AGENT_PREFIXES: Final = ("/v1/models/", "/v1/responses/")
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,6 @@ way: to the FastAPI application, or to the refusal of what may not pass.
 Invariant: both ways ask the same rules; the first admits, the second says why not.
 """
 
-import json
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any, Protocol
 from urllib.parse import unquote
@@ -18,6 +17,7 @@ from heddle_gateway.asgi.access import AccessRule
 from heddle_gateway.asgi.client_exchange import ClientExchange, Connection, Endpoint, Headers
 from heddle_gateway.asgi.host import HostRule
 from heddle_gateway.asgi.request_id import request_id
+from heddle_gateway.dialects.errors import error_body, shape_for
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -134,19 +134,19 @@ class FrontDoor:
         id_ = request_id(texts.get("x-request-id"))
         host = texts.get("host")
         if _has_two_hosts(scope["headers"], texts) or (host is not None and not self._hosts.accepts(host)):
-            await _refuse(send, id_, 400, "The Host header is not accepted.", "bad_host")
+            await _refuse(send, id_, scope["path"], 400, "The Host header is not accepted.", "bad_host")
             return
         path = self._route_path(scope["path"])
         if self._access.applies and (denial := self._access.denial(scope["method"], path, texts)):
             challenge = [(b"www-authenticate", b"Bearer")] if denial.status == 401 else []
-            await _refuse(send, id_, denial.status, denial.message, denial.code, challenge)
+            await _refuse(send, id_, path, denial.status, denial.message, denial.code, challenge)
             return
         if path in self._data_path:
             if scope["method"] != "POST":
-                await _refuse(send, id_, 405, "Use POST.", "method_not_allowed", [(b"allow", b"POST")])
+                await _refuse(send, id_, path, 405, "Use POST.", "method_not_allowed", [(b"allow", b"POST")])
             else:
                 text = "The data path is served by the gateway's own protocol: start it by `heddle gateway`."
-                await _refuse(send, id_, 501, text, "foreign_server")
+                await _refuse(send, id_, path, 501, text, "foreign_server")
             return
         if path != scope["path"]:
             scope["path"] = path
@@ -174,11 +174,16 @@ def _with_request_id(send: Send, id_: bytes) -> Send:
 
 
 async def _refuse(
-    send: Send, id_: bytes, status: int, message: str, code: str, headers: Headers | None = None
+    send: Send,
+    id_: bytes,
+    path: str,
+    status: int,
+    message: str,
+    code: str,
+    headers: Headers | None = None,
 ) -> None:
-    """An error in OpenAI's nested shape, for a request that reaches no route."""
-    kind = {401: "authentication_error", 403: "permission_error"}.get(status, "invalid_request_error")
-    body = json.dumps({"error": {"message": message, "type": kind, "param": None, "code": code}}).encode()
+    """An error in the path's family's shape, for a request that reaches no route."""
+    body = error_body(shape_for(path), status, message, code=code)
     lines = [
         (b"content-type", b"application/json"),
         *(headers or []),

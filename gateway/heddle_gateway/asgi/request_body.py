@@ -33,13 +33,18 @@ _MAX_MEMBERS: Final = 1024
 
 
 class ClientError(Exception):
-    """A request that this gateway refuses by itself. ``param``: the header or body field at fault."""
+    """A request that this gateway refuses by itself. ``param``: the header or body field at fault. ``code``:
+    OpenAI's word for the case.
+    """
 
-    def __init__(self, status: int, message: str, *, param: str | None = None) -> None:
+    def __init__(
+        self, status: int, message: str, *, param: str | None = None, code: str | None = None
+    ) -> None:
         super().__init__(message)
         self.status = status
         self.message = message
         self.param = param
+        self.code = code
 
 
 class ClientLeft(Exception):

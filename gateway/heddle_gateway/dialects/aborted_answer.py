@@ -1,13 +1,17 @@
 """The answer to a step that an operator aborted before any worker had it.
 
 SGLang answers an aborted request with a normal answer whose finish reason is "abort"; partial-rollout loops
-(slime's among them) count on that and would send a step again that ended with an error status.
+(slime's among them) count on that and would send a step again that ended with an error status. Its Responses
+API says "failed" instead, and Messages has no such word: there a whole answer is one that was cut at once
+("max_tokens", which no client takes for the model's own end), and a stream ends with an error.
 """
 
 import json
 from typing import Any
 
-from heddle_gateway.dialects.dialect import CHAT, GENERATE, Dialect
+from heddle_gateway.dialects.dialect import CHAT, GENERATE, MESSAGES, RESPONSES, Dialect
+from heddle_gateway.dialects.errors import anthropic
+from heddle_gateway.dialects.stream_errors import failed_response
 
 MESSAGE = "Aborted before it began."
 
@@ -25,6 +29,12 @@ def aborted_stream(
     dialect: Dialect, *, request_id: str, model: str | None, choices: int, prompt_tokens: int, created: int
 ) -> bytes:
     """The same as an event stream of one event."""
+    if dialect is MESSAGES:
+        return b"event: error\ndata: " + anthropic(MESSAGE, "api_error") + b"\n\n"
+    if dialect is RESPONSES:
+        response = failed_response(request_id, model, MESSAGE)
+        failed = {"type": "response.failed", "sequence_number": 0, "response": response}
+        return b"event: response.failed\ndata: " + json.dumps(failed).encode() + b"\n\n"
     event = _answer(dialect, request_id, model, choices, prompt_tokens, created, stream=True)
     return b"data: " + json.dumps(event).encode() + b"\n\ndata: [DONE]\n\n"
 
@@ -50,6 +60,19 @@ def _answer(
                 "completion_tokens": 0,
                 "cached_tokens": 0,
             },
+        }
+    if dialect is RESPONSES:
+        return failed_response(request_id, model, MESSAGE)
+    if dialect is MESSAGES:
+        return {
+            "id": request_id,
+            "type": "message",
+            "role": "assistant",
+            "content": [],
+            "model": model or "",
+            "stop_reason": "max_tokens",
+            "stop_sequence": None,
+            "usage": {"input_tokens": prompt_tokens, "output_tokens": 0},
         }
     if dialect is CHAT:
         kind = "chat.completion.chunk" if stream else "chat.completion"

@@ -1,4 +1,5 @@
-"""Errors as clients expect them: OpenAI's nested ``{"error": {message, type, param, code}}``.
+"""Errors as clients expect them: OpenAI's nested ``{"error": {message, type, param, code}}``, and Anthropic's
+``{"type": "error", "error": {type, message}}``.
 
 SGLang's own HTTP errors are flat (``{"object": "error", "message", ...}``, serving_base.py), vLLM's nested,
 FastAPI's ``{"detail": ...}``, a proxy's HTML. openai-node shows a flat one as "no body", and agents look for
@@ -10,6 +11,7 @@ the 120 s that the OpenAI SDKs honour.
 
 import json
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any, Final
 
 # openai-python ignores a longer Retry-After and gives up at once (_base_client.py).
@@ -31,7 +33,33 @@ _TYPES: Final = {
     504: "timeout_error",
 }
 
+# Anthropic's documented types; anthropic-python makes exceptions of the status, Claude Code reads the type.
+_ANTHROPIC_TYPES: Final = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+    529: "overloaded_error",
+}
+
 Headers = list[tuple[bytes, bytes]]
+
+
+class Shape(StrEnum):
+    """How a family's clients expect errors. The Responses API differs from OpenAI's others in its streams."""
+
+    OPENAI = "openai"
+    ANTHROPIC = "anthropic"
+    RESPONSES = "responses"
+
+
+def shape_for(path: str) -> Shape:
+    """Of a request that reaches no dialect. ``path``: without identity prefixes."""
+    return Shape.ANTHROPIC if path.startswith("/v1/messages") else Shape.OPENAI
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +80,8 @@ class ApiError:
     def type(self) -> str:
         return error_type(self.status)
 
-    def body(self) -> bytes:
-        return nested(self.message, self.type, self.param, self.code)
+    def body(self, shape: Shape = Shape.OPENAI) -> bytes:
+        return error_body(shape, self.status, self.message, self.param, self.code)
 
     def headers(self) -> Headers:
         headers: Headers = [(b"content-type", b"application/json")]
@@ -62,6 +90,22 @@ class ApiError:
         if not self.retryable:
             headers.append((b"x-should-retry", b"false"))
         return headers
+
+
+def error_body(shape: Shape, status: int, message: str, param: Any = None, code: Any = None) -> bytes:
+    """An error of this status."""
+    if shape is Shape.ANTHROPIC:
+        return anthropic(message, anthropic_type(status))
+    return nested(message, error_type(status), param, code)
+
+
+def anthropic_type(status: int) -> str:
+    """Anthropic's ``type`` for an HTTP status."""
+    return _ANTHROPIC_TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
+
+
+def anthropic(message: str, kind: str) -> bytes:
+    return json.dumps({"type": "error", "error": {"type": kind, "message": message}}).encode()
 
 
 def error_type(status: int) -> str:
@@ -77,11 +121,6 @@ def retry_after(seconds: float | None) -> bytes:
 
 def nested(message: str, kind: str, param: Any, code: Any) -> bytes:
     return json.dumps({"error": {"message": message, "type": kind, "param": param, "code": code}}).encode()
-
-
-def stream_error_event(error: bytes) -> bytes:
-    """An error body as the last event of a stream. No ``[DONE]`` follows: clients take that for success."""
-    return b"data: " + error + b"\n\n"
 
 
 def message_of(body: bytes) -> str:
@@ -102,14 +141,15 @@ def message_of(body: bytes) -> str:
     return body.decode("utf-8", "replace")[:MAX_MESSAGE_CHARS]
 
 
-def wrapped(status: int, body: bytes) -> bytes:
-    """A worker's error body in OpenAI's shape; the same bytes when it has that shape."""
+def wrapped(status: int, body: bytes, shape: Shape = Shape.OPENAI) -> bytes:
+    """A worker's error body in the shape of its family; the same bytes when it has that shape."""
     found = _loads(body)
     if isinstance(found, dict):
         inner = found.get("error")
-        if isinstance(inner, dict) and "message" in inner:
+        is_nested = isinstance(inner, dict) and "message" in inner
+        if is_nested and (shape is not Shape.ANTHROPIC or found.get("type") == "error"):
             return body
-        if isinstance(found.get("message"), str):
+        if shape is not Shape.ANTHROPIC and isinstance(found.get("message"), str):
             kind = found.get("type")
             return nested(
                 found["message"],
@@ -117,7 +157,7 @@ def wrapped(status: int, body: bytes) -> bytes:
                 found.get("param"),
                 found.get("code"),
             )
-    return nested(message_of(body) or f"the worker answered {status}", error_type(status), None, None)
+    return error_body(shape, status, message_of(body) or f"the worker answered {status}")
 
 
 def _loads(body: bytes) -> Any:

@@ -26,7 +26,10 @@ class TaggedPath:
 _PLAIN: Final = {
     **{path: TaggedPath(path) for path in ("/v1/chat/completions", "/v1/completions", "/generate")},
     # A base_url without /v1.
-    **{path: TaggedPath(f"/v1{path}") for path in ("/chat/completions", "/completions", "/models")},
+    **{
+        path: TaggedPath(f"/v1{path}")
+        for path in ("/chat/completions", "/completions", "/messages", "/responses", "/models")
+    },
 }
 _PATTERNS: Final = (
     # Heddle.
@@ -46,7 +49,7 @@ _PATTERNS: Final = (
     (
         "url-prefix",
         re.compile(
-            r"/(?!(?:openai|api|admin|proxy|v1)/)(?P<id>[^/]+)(?P<rest>/v1/(?:chat/completions|completions))$"
+            r"/(?!(?:openai|api|admin|proxy|v1)/)(?P<id>[^/]+)(?P<rest>/v1/(?:chat/completions|completions|responses|messages(?:/count_tokens)?))$"
         ),
     ),
 )

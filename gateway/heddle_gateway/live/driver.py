@@ -126,8 +126,12 @@ class Driver:
         scan: Scan,
         on_withdraw: Callable[[], None],
         ticket: Ticket | None = None,
+        bound_to: int | None = None,
     ) -> Ticket:
-        """A step of this trajectory asks to run. ``ticket``: one that it has already."""
+        """A step of this trajectory asks to run. ``ticket``: one that it has already. ``bound_to``: on this
+        worker and no other.
+        """
+        pinned = bound_to if trajectory.returns_to is None else self._home_again(trajectory, bound_to)
         if ticket is None:
             ticket = Ticket(next(self._steps), trajectory.handle, on_withdraw)
         else:
@@ -141,7 +145,8 @@ class Driver:
                 group=trajectory.group,
                 prompt_tokens=prompt_tokens,
                 body=scan,
-                pinned_worker=None if trajectory.returns_to is None else self._home_again(trajectory),
+                pinned_worker=pinned,
+                bound=bound_to is not None,
             )
         )
         if len(self.directory) > self._max_trajectories:
@@ -198,10 +203,12 @@ class Driver:
         for facts in list(self._facts.values()):
             self._tell_of(facts, facts.weight_version)
 
-    def _home_again(self, trajectory: LiveTrajectory) -> int | None:
+    def _home_again(self, trajectory: LiveTrajectory, bound_to: int | None) -> int | None:
         """The worker that an earlier process left its KV on, for the first step here alone."""
         home, trajectory.returns_to = trajectory.returns_to, None
-        return None if home is None else self._worker_ids.get(home)
+        if bound_to is not None or home is None:
+            return bound_to
+        return self._worker_ids.get(home)
 
     def first_byte(self, ticket: Ticket) -> None:
         self._carry_out(self._core.first_byte(self._clock(), ticket.step))

@@ -19,6 +19,7 @@ from heddle_gateway.live.driver import Driver
 from heddle_gateway.live.ticket import Ticket
 from heddle_gateway.peers.desk import Placed
 from heddle_gateway.running_step import Endpoint, Fleet, Run
+from heddle_gateway.stored_answers import StoredAnswers
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +46,13 @@ class OwnDesk:
         book: TrajectoryBook,
         driver: Driver,
         fleet: Workers,
+        stored: StoredAnswers,
         sinks: Sequence[Callable[[EndedStep], None]],
     ) -> None:
         self._book = book
         self._driver = driver
         self._fleet = fleet
+        self._stored = stored
         self._sinks = tuple(sinks)
         self.worker: Callable[[int, int], Endpoint | None] = fleet.worker
         self.on_repeat: Callable[[LiveTrajectory, int], None] | None = None
@@ -62,7 +65,11 @@ class OwnDesk:
         scan = facts.scan
         live, gap = self.begin(claim, scan, facts.tenant)
         ticket = self._driver.arrive(
-            live, prompt_tokens=scan.prompt_tokens, scan=scan, on_withdraw=on_withdraw
+            live,
+            prompt_tokens=scan.prompt_tokens,
+            scan=scan,
+            on_withdraw=on_withdraw,
+            bound_to=self._stored.only_worker_for(scan),
         )
         return Placed(claim, claim, live, ticket, gap)
 
@@ -126,6 +133,7 @@ class OwnDesk:
             scan=scan,
             on_withdraw=ticket.on_withdraw,
             ticket=ticket,
+            bound_to=self._stored.only_worker_for(scan),
         )
 
     def finish(

@@ -6,13 +6,19 @@ Invariants: ``/health`` touches nothing but this process, so a busy gateway is n
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal, Protocol
 
-from fastapi import APIRouter, Response
-from fastapi.responses import JSONResponse
+from fastapi import APIRouter, Header, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
+from heddle_gateway.dialects.errors import Shape, error_body
+
 NO_WORKER_RETRY_AFTER_S = 5
+
+AnthropicVersion = Annotated[
+    str | None, Header(description="Anthropic's clients send it, and read lists in another shape.")
+]
 
 
 class Models(Protocol):
@@ -59,6 +65,28 @@ class ModelList(BaseModel):
     data: list[ModelCard]
 
 
+class AnthropicModel(BaseModel):
+    """Anthropic's model object."""
+
+    model_config = ConfigDict(frozen=True)
+
+    type: Literal["model"] = "model"
+    id: str
+    display_name: str
+    created_at: str = Field(description="RFC 3339.")
+
+
+class AnthropicModels(BaseModel):
+    """A page of Anthropic's list."""
+
+    model_config = ConfigDict(frozen=True)
+
+    data: list[AnthropicModel]
+    has_more: bool
+    first_id: str | None
+    last_id: str | None
+
+
 class Readiness(BaseModel):
     """Whether steps can run now, and how the parts are."""
 
@@ -91,22 +119,50 @@ def ops_router(deps: OpsDeps) -> APIRouter:
             for name, ids in sorted(deps.fleet.models().items())
         ]
 
-    @router.get("/v1/models", tags=["models"], summary="Models of all serving workers")
-    async def list_models() -> ModelList:
-        return ModelList(data=cards())
+    def anthropic(card: ModelCard) -> AnthropicModel:
+        at = datetime.fromtimestamp(card.created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return AnthropicModel(id=card.id, display_name=card.id, created_at=at)
 
-    @router.get("/v1/models/{model:path}", tags=["models"], summary="One model", response_model=ModelCard)
-    async def get_model(model: str) -> Any:
+    @router.get(
+        "/v1/models",
+        tags=["models"],
+        summary="Models of all serving workers; in Anthropic's shape for its clients",
+        response_model=ModelList | AnthropicModels,
+    )
+    async def list_models(
+        anthropic_version: AnthropicVersion = None,
+        limit: Annotated[int, Query(ge=1, le=1000)] = 1000,
+        after_id: str | None = None,
+        before_id: str | None = None,
+    ) -> Any:
+        if anthropic_version is None:
+            return ModelList(data=cards())
+        ids = [card.id for card in cards()]
+        start = ids.index(after_id) + 1 if after_id in ids else 0
+        end = ids.index(before_id) if before_id in ids else len(ids)
+        # Before an id is read backwards: the page is the one next to it.
+        page = cards()[start:end][-limit:] if before_id in ids else cards()[start:end][:limit]
+        return AnthropicModels(
+            data=[anthropic(card) for card in page],
+            has_more=len(page) < max(0, end - start),
+            first_id=page[0].id if page else None,
+            last_id=page[-1].id if page else None,
+        )
+
+    @router.get(
+        "/v1/models/{model:path}",
+        tags=["models"],
+        summary="One model",
+        response_model=ModelCard | AnthropicModel,
+    )
+    async def get_model(model: str, anthropic_version: AnthropicVersion = None) -> Any:
         for card in cards():
             if card.id == model:
-                return card
-        error = {
-            "message": f"The model {model[:200]!r} does not exist here; GET /v1/models lists them.",
-            "type": "invalid_request_error",
-            "param": "model",
-            "code": "model_not_found",
-        }
-        return JSONResponse({"error": error}, status_code=404)
+                return card if anthropic_version is None else anthropic(card)
+        shape = Shape.OPENAI if anthropic_version is None else Shape.ANTHROPIC
+        message = f"The model {model[:200]!r} does not exist here; GET /v1/models lists them."
+        body = error_body(shape, 404, message, "model", "model_not_found")
+        return Response(body, 404, media_type="application/json")
 
     @router.get("/health", tags=["operations"], summary="Liveness: this process answers")
     async def health() -> dict[str, str]:

@@ -211,8 +211,11 @@ class Core:
         prompt_tokens: int,
         body: Any = None,
         pinned_worker: int | None = None,
+        bound: bool = False,
     ) -> list[_Action]:
-        """``body``: the Scan of the request; its hash chain serves cache-aware placement only."""
+        """``body``: the Scan of the request; its hash chain serves cache-aware placement only. ``bound``: no
+        worker but the pinned one can serve it.
+        """
     def step_adopted(
         self,
         now: int,
@@ -442,6 +445,12 @@ class Scan:
     def include_usage(self) -> bool | None:
         """``stream_options.include_usage``; None where it is absent or no boolean."""
     @property
+    def previous_response_id(self) -> str | None:
+        """Responses: the stored answer that the request goes on from."""
+    @property
+    def background(self) -> bool:
+        """Responses: ``background`` is true, the caller does not wait."""
+    @property
     def choices(self) -> int:
         """Answers asked for: ``n``, at least 1."""
     @property
@@ -451,7 +460,7 @@ class Scan:
         """Exact for token ids; for text an estimate of four bytes a token, tools included."""
     @property
     def messages(self) -> int:
-        """Messages in a chat body; 0 in the other dialects."""
+        """Messages of a conversation; 0 in the text dialects."""
     @property
     def assistant_turns(self) -> int: ...
     @property
@@ -523,6 +532,12 @@ class StreamTap:
     def __new__(cls, dialect: Dialect, *, hide_usage: bool) -> StreamTap: ...
     def feed(self, chunk: bytes) -> bytes:
         """What goes to the client now: the chunk itself unless something is held back, released or hidden."""
+    @property
+    def done(self) -> bool:
+        """The stream has said that it is over."""
+    @property
+    def silent(self) -> bool:
+        """Nothing but a beginning has come: no output, no end, no error."""
     def finish(self) -> bytes:
         """To be called at the end of the stream: bytes still held back."""
     def answer(self) -> Answer: ...
@@ -539,14 +554,14 @@ class Answer:
     def cached_tokens(self) -> int | None: ...
     @property
     def finish_reasons(self) -> list[str]:
-        """Of each choice that has one, by index."""
+        """Of each choice that has one, by index; in every dialect by the words of chat."""
     @property
     def tool_names(self) -> list[str]:
         """Of each call, by choice and index; repeats stay."""
     @property
     def answer_hashes(self) -> list[int]:
-        """One a choice. Chat: equal to the message's hash in the next request. Other dialects: of the exact
-        text.
+        """One a choice. With messages: equal to the message's hash in the next request. Other dialects: of
+        the exact text.
         """
     @property
     def text_spans(self) -> list[tuple[int, int]]:
@@ -564,9 +579,15 @@ class Answer:
         """Pieces that carried output: about one a token in a stream."""
     @property
     def done(self) -> bool:
-        """The stream said [DONE]; a whole body was read and is no error."""
+        """The stream said that it is over; a whole body was read and is no error."""
     @property
     def error(self) -> str | None: ...
+    @property
+    def response_id(self) -> str | None:
+        """Responses: the answer's id."""
+    @property
+    def sequence(self) -> int | None:
+        """Responses: number of the last event."""
     def to_bytes(self) -> bytes:
         """For another process of this release."""
     @staticmethod

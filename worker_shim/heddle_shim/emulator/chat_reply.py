@@ -27,11 +27,12 @@ class _Part(Enum):
     CALL_ARGUMENTS = auto()
 
 
-def _call_id() -> str:
+def call_id() -> str:
+    """An id as SGLang's tool parsers mint one."""
     return f"call_{uuid.uuid4().hex[:24]}"
 
 
-class _ChoiceStream:
+class ChoiceStream:
     """Turns the tokens of one choice into deltas."""
 
     def __init__(self, choice: Choice, index: int) -> None:
@@ -56,7 +57,7 @@ class _ChoiceStream:
             self._part = _Part.CALL_ARGUMENTS
             self._calls += 1
             name = self.choice.answer.calls[self._calls - 1].name
-            return _delta(call={"id": _call_id(), "name": name, "arguments": ""}, call_index=self._calls - 1)
+            return _delta(call={"id": call_id(), "name": name, "arguments": ""}, call_index=self._calls - 1)
         if token == Special.CALL_END:
             self._part = _Part.CONTENT
             return None
@@ -83,6 +84,8 @@ def _delta(
 class ChatReply:
     """One chat completion request."""
 
+    opening: bytes | None = None
+
     def __init__(self, worker: EmulatedWorker, body: Body) -> None:
         sampling = read_chat(body)
         tools = body.get("tools") if body.get("tool_choice") != "none" else None
@@ -98,7 +101,7 @@ class ChatReply:
                 worker.memo.learn(said, tokens)
         self._created = int(time.time())
         self._model = text(body, "model") or worker.settings.model
-        self._streams = [_ChoiceStream(choice, index) for index, choice in enumerate(self._work.choices)]
+        self.streams = [ChoiceStream(choice, index) for index, choice in enumerate(self._work.choices)]
         head = {
             "id": sampling.rid,
             "object": "chat.completion.chunk",
@@ -122,14 +125,17 @@ class ChatReply:
             "object": "chat.completion",
             "created": self._created,
             "model": self._model,
-            "choices": [self._choice(stream) for stream in self._streams],
-            "usage": self._usage(made),
+            "choices": [self._choice(stream) for stream in self.streams],
+            "usage": self.usage(made),
             "metadata": {"weight_version": "default"},
         }
 
+    def refused(self, error: ApiError) -> bytes:
+        return error.event()
+
     def frames(self, made: Sequence[int]) -> bytes:
         frames: list[bytes] = []
-        for stream, tokens in zip(self._streams, made, strict=True):
+        for stream, tokens in zip(self.streams, made, strict=True):
             if stream.closed:
                 continue
             if not stream.opened and (tokens or ended(stream.choice.generation)):
@@ -144,16 +150,16 @@ class ChatReply:
                 stream.closed = True
                 finish = finish_word(stream.choice)
                 frames.append(self._chunk(stream, _delta(), made, finish=finish))
-        if all(stream.closed for stream in self._streams):
+        if all(stream.closed for stream in self.streams):
             if self._sampling.include_usage:
-                usage = json.dumps(self._usage(made), separators=(",", ":")).encode()
+                usage = json.dumps(self.usage(made), separators=(",", ":")).encode()
                 frames.append(self._head + b',"choices":[],"usage":' + usage + b"}\n\n")
             frames.append(DONE)
         return b"".join(frames)
 
     def _chunk(
         self,
-        stream: _ChoiceStream,
+        stream: ChoiceStream,
         delta: dict[str, Any],
         made: Sequence[int],
         *,
@@ -171,21 +177,19 @@ class ChatReply:
             "finish_reason": finish,
             "matched_stop": matched_stop(stream.choice) if finish else None,
         }
-        usage = self._usage(made) if self._sampling.continuous_usage else None
+        usage = self.usage(made) if self._sampling.continuous_usage else None
         return self._head + event({"choices": [choice], "usage": usage}).replace(b"data: {", b",", 1)
 
-    def _choice(self, stream: _ChoiceStream) -> dict[str, Any]:
+    def _choice(self, stream: ChoiceStream) -> dict[str, Any]:
         choice, answer = stream.choice, stream.choice.answer
-        content, calls = answer.content, answer.calls
-        if choice.generation.ending is Ending.ABORTED:
-            content, calls = _said_so_far(answer, choice.generation.made)
+        content, calls = said(choice)
         logprobs = None
         if self._sampling.alternatives is not None:
             found = token_logprobs(answer, 0, choice.generation.made, self._sampling.alternatives)
             logprobs = chat_logprobs(found)
         tool_calls = [
             {
-                "id": _call_id(),
+                "id": call_id(),
                 "index": index,
                 "type": "function",
                 "function": {"name": call.name, "arguments": call.arguments},
@@ -205,8 +209,16 @@ class ChatReply:
             "matched_stop": matched_stop(choice),
         }
 
-    def _usage(self, made: Sequence[int]) -> dict[str, Any]:
+    def usage(self, made: Sequence[int]) -> dict[str, Any]:
+        """The usage object when so much is made."""
         return usage_of(self.works, made, cache_report=self._worker.settings.enable_cache_report)
+
+
+def said(choice: Choice) -> tuple[str, list[Any]]:
+    """Text and calls of an answer that has ended."""
+    if choice.generation.ending is Ending.ABORTED:
+        return _said_so_far(choice.answer, choice.generation.made)
+    return choice.answer.content, choice.answer.calls
 
 
 def _said_so_far(answer: Answer, made: int) -> tuple[str, list[Any]]:

@@ -58,6 +58,8 @@ class _ChoiceStream:
 class CompletionReply:
     """One completions request."""
 
+    opening: bytes | None = None
+
     def __init__(self, worker: EmulatedWorker, body: Body) -> None:
         sampling = read_completion(body)
         echo = flag(body, "echo", False)
@@ -92,6 +94,9 @@ class CompletionReply:
             "usage": self._usage(made),
             "metadata": {"weight_version": "default"},
         }
+
+    def refused(self, error: ApiError) -> bytes:
+        return error.event()
 
     def frames(self, made: Sequence[int]) -> bytes:
         frames: list[bytes] = []

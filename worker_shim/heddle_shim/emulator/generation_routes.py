@@ -17,9 +17,11 @@ from heddle_shim.emulator.completion_reply import CompletionReply
 from heddle_shim.emulator.driver import DuplicateRequestError, Submission
 from heddle_shim.emulator.errors import ApiError
 from heddle_shim.emulator.generation import Ending, Generation
+from heddle_shim.emulator.messages_reply import MessagesReply
 from heddle_shim.emulator.native_reply import NativeReply
 from heddle_shim.emulator.reply import Reply
 from heddle_shim.emulator.request_fields import Body
+from heddle_shim.emulator.responses_reply import ResponsesReply
 from heddle_shim.emulator.worker import EmulatedWorker
 
 MakeReply = Callable[[EmulatedWorker, Body], Reply]
@@ -33,16 +35,31 @@ class ClientLeftError(Exception):
 
 
 class GenerationEndpoint:
-    """An ASGI endpoint. ``flat_errors`` is the /v1 shape, otherwise /generate's."""
+    """An ASGI endpoint. ``errors``: how its errors are written. ``strict`` asks for the content type.
+    ``overrides``: request id and priority may come in headers.
+    """
 
-    def __init__(self, worker: EmulatedWorker, make_reply: MakeReply, *, flat_errors: bool) -> None:
+    def __init__(
+        self,
+        worker: EmulatedWorker,
+        make_reply: MakeReply,
+        errors: Callable[[ApiError], object],
+        *,
+        strict: bool = True,
+        overrides: bool = False,
+    ) -> None:
         self._worker = worker
         self._make_reply = make_reply
-        self._flat = flat_errors
+        self._errors = errors
+        self._strict = strict
+        self._overrides = overrides
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            reply = self._make_reply(self._worker, await _json_body(scope, receive, strict=self._flat))
+            body = await json_body(scope, receive, strict=self._strict)
+            if self._overrides:
+                body = {**body, **_header_overrides(scope)}
+            reply = self._make_reply(self._worker, body)
             await self._deliver(reply, receive, send)
         except ApiError as error:
             await self._send_error(error, send)
@@ -86,8 +103,14 @@ class GenerationEndpoint:
         return submission
 
     async def _stream(self, reply: Reply, submission: Submission, send: Send) -> None:
-        """Sends the status with the first token: a request refused before it gets an honest status."""
-        started = False
+        """Sends the status with the first token: a request refused before it gets an honest status. A reply
+        with an opening is begun at once.
+        """
+        started = reply.opening is not None
+        if started:
+            await send({"type": "http.response.start", "status": 200, "headers": [_EVENTS]})
+            if reply.opening:
+                await send({"type": "http.response.body", "body": reply.opening, "more_body": True})
         while True:
             await submission.changed()
             if submission.gone:
@@ -98,7 +121,7 @@ class GenerationEndpoint:
             except ApiError as error:
                 if not started:
                     raise
-                await send({"type": "http.response.body", "body": error.event(), "more_body": False})
+                await send({"type": "http.response.body", "body": reply.refused(error), "more_body": False})
                 return
             frames = reply.frames(submission.made())
             if not frames:
@@ -127,17 +150,38 @@ class GenerationEndpoint:
             driver.abandon(submission)
 
     async def _send_error(self, error: ApiError, send: Send) -> None:
-        body = error.flat() if self._flat else {"error": {"message": error.message}}
-        await _send_json(send, error.status, body)
+        await _send_json(send, error.status, self._errors(error))
 
 
 def generation_endpoints(worker: EmulatedWorker) -> dict[str, GenerationEndpoint]:
     """Endpoint by path."""
+
+    def endpoint(
+        make_reply: MakeReply, errors: Callable[[ApiError], object], **how: bool
+    ) -> GenerationEndpoint:
+        return GenerationEndpoint(worker, make_reply, errors, **how)
+
     return {
-        "/v1/chat/completions": GenerationEndpoint(worker, ChatReply, flat_errors=True),
-        "/v1/completions": GenerationEndpoint(worker, CompletionReply, flat_errors=True),
-        "/generate": GenerationEndpoint(worker, NativeReply, flat_errors=False),
+        "/v1/chat/completions": endpoint(ChatReply, ApiError.flat, overrides=True),
+        "/v1/completions": endpoint(CompletionReply, ApiError.flat),
+        "/generate": endpoint(NativeReply, ApiError.native, strict=False, overrides=True),
+        "/v1/messages": endpoint(MessagesReply, ApiError.anthropic, overrides=True),
+        "/v1/responses": endpoint(ResponsesReply, ApiError.responses),
     }
+
+
+def _header_overrides(scope: Scope) -> Body:
+    """SGLang with SGLANG_ENABLE_REQUEST_HEADER_OVERRIDES=1 (request_headers.py)."""
+    found: dict[str, object] = {}
+    for name, value in scope["headers"]:
+        if name == b"x-override-rid":
+            found["rid"] = value.decode("latin-1")
+        elif name == b"x-override-priority":
+            try:
+                found["priority"] = int(value)
+            except ValueError as error:
+                raise ApiError(f"invalid x-override-priority header {value!r}: {error}") from error
+    return found
 
 
 def _raise_if_refused(sequences: Sequence[Generation]) -> None:
@@ -152,7 +196,7 @@ async def _leave_on_disconnect(submission: Submission, receive: Receive) -> None
     submission.leave()
 
 
-async def _json_body(scope: Scope, receive: Receive, *, strict: bool) -> Body:
+async def json_body(scope: Scope, receive: Receive, *, strict: bool) -> Body:
     """The request's JSON object. ``strict`` asks for the content type, as SGLang's /v1 routes do."""
     if strict:
         kind = next((value for name, value in scope["headers"] if name == b"content-type"), b"")

@@ -11,6 +11,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from heddle_shim.emulator.generation_routes import generation_endpoints
 from heddle_shim.emulator.ops_routes import OpsRoutes
+from heddle_shim.emulator.stored_routes import stored_routes
 from heddle_shim.emulator.worker import EmulatedWorker
 
 
@@ -39,7 +40,7 @@ class WorkerApp:
 
 def worker_app(worker: EmulatedWorker, shim_routes: Sequence[Route]) -> WorkerApp:
     """Routes of SGLang's HTTP server that Heddle and its clients use, and those of the worker's shim."""
-    return WorkerApp(worker, [*OpsRoutes(worker).routes(), *shim_routes])
+    return WorkerApp(worker, [*stored_routes(worker), *OpsRoutes(worker).routes(), *shim_routes])
 
 
 async def _no_such_route(_: Request, error: Exception) -> JSONResponse:

@@ -18,6 +18,8 @@ from heddle_shim.emulator.worker import EmulatedWorker
 class NativeReply:
     """One /generate request, single or batch."""
 
+    opening: bytes | None = None
+
     def __init__(self, worker: EmulatedWorker, body: Body) -> None:
         single, prompts = _prompts(worker, body)
         rids = _rids(body, len(prompts), single=single)
@@ -55,6 +57,9 @@ class NativeReply:
             self._output(index, choice.generation.made) for index, (choice, _, _) in enumerate(self._choices)
         ]
         return outputs[0] if self._single else outputs
+
+    def refused(self, error: ApiError) -> bytes:
+        return error.event()
 
     def frames(self, made: Sequence[int]) -> bytes:
         frames: list[bytes] = []

@@ -1,9 +1,10 @@
-"""What the three generation routes have in common: a reply that knows its sequences and how to say them."""
+"""What the generation routes have in common: a reply that knows its sequences and how to say them."""
 
 import json
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from heddle_shim.emulator.errors import ApiError
 from heddle_shim.emulator.generation import Ending, Generation, State
 from heddle_shim.emulator.sampling import Choice, PromptWork
 
@@ -11,13 +12,23 @@ DONE = b"data: [DONE]\n\n"
 
 
 class Reply(Protocol):
-    """The answer to one request, whole or as a stream of events."""
+    """The answer to one request, whole or as a stream of events.
+
+    ``opening``: events that SGLang sends before there is a token, and its status 200 with them; None where it
+    waits for the first token, so that a refusal before it has a status of its own.
+    """
+
+    opening: bytes | None
 
     @property
     def stream(self) -> bool: ...
 
     @property
     def works(self) -> Sequence[PromptWork]: ...
+
+    def refused(self, error: ApiError) -> bytes:
+        """The events that end a stream which has begun."""
+        ...
 
     def whole(self) -> dict[str, Any] | list[dict[str, Any]]:
         """The JSON body once every sequence has ended."""
@@ -26,6 +37,11 @@ class Reply(Protocol):
     def frames(self, made: Sequence[int]) -> bytes:
         """Events for what is new; ``made`` is the tokens each sequence has, in the order of ``works``."""
         ...
+
+
+def named_event(payload: dict[str, Any]) -> bytes:
+    """One server-sent event with its type as its name."""
+    return b"event: " + str(payload["type"]).encode() + b"\n" + event(payload)
 
 
 def event(payload: object) -> bytes:

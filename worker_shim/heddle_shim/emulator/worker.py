@@ -4,7 +4,7 @@ itself.
 
 import uuid
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from heddle_shim.emulator.answer import LengthRule
 from heddle_shim.emulator.clock import Clock
@@ -20,6 +20,14 @@ from heddle_shim.emulator.timing import StepCosts
 from heddle_shim.emulator.tokens import TokenMemo
 
 SGLANG_VERSION: Final = "0.5.23"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredResponse:
+    """An answer of /v1/responses, and the items of the conversation up to and with it."""
+
+    response: dict[str, Any]
+    history: list[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +53,8 @@ class EmulatedWorker:
         self.metrics: Final = RequestMetrics()
         self.engine: Final = Engine(settings.engine, costs)
         self.driver: Final = EngineDriver(self.engine, clock, self._note_finished)
+        self.stored: Final[dict[str, StoredResponse]] = {}
+        """Answers of /v1/responses by id. Unbounded, as SGLang's is: one life of a test."""
         self.instance_id: Final = uuid.uuid4().hex
         self._histories = Histories(self.engine.pool.total)
         self.shim_side: Final = EmulatedEngineSide(

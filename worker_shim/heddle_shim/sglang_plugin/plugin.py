@@ -27,6 +27,9 @@ RELEASE = "sglang.srt.mem_cache.common.release_kv_cache"
 RETRACT = "sglang.srt.managers.schedule_batch.release_req"
 TREE = "sglang.srt.mem_cache.unified_radix_cache.UnifiedRadixCache"
 REQUEST = "sglang.srt.managers.schedule_batch.Req"
+RESPONSES = (
+    "sglang.srt.entrypoints.openai.serving_responses.OpenAIServingResponses._generate_with_builtin_tools"
+)
 
 WEIGHT_UPDATES = (
     "update_weights_from_disk",
@@ -66,6 +69,9 @@ NEEDS: dict[str, dict[str, tuple[str, ...]]] = {
         f"{TREE}.checkpoint": ("req", "up_to"),
         f"{REQUEST}.owned_kv_len": (),
         f"{REQUEST}.refresh_fill_ids": (),
+    },
+    "responses_priority": {
+        RESPONSES: ("self", "request_id", "request_prompt", "adapted_request", "priority"),
     },
     "weights": {f"{UPDATER}.{name}": ("self", "recv_req") for name in WEIGHT_UPDATES},
 }
@@ -129,6 +135,8 @@ def _hook(features: tuple[str, ...]) -> None:
         HookRegistry.register(RELEASE, _remember, HookType.BEFORE)
     if "keep_decoded_kv" in features:
         HookRegistry.register(RETRACT, _keep_decoded, HookType.BEFORE)
+    if "responses_priority" in features:
+        HookRegistry.register(RESPONSES, _give_priority, HookType.BEFORE)
     if "weights" in features:
         for name in WEIGHT_UPDATES:
             HookRegistry.register(f"{UPDATER}.{name}", _update_weights, HookType.AROUND)
@@ -197,6 +205,14 @@ def _keep_decoded(**call: Any) -> None:
     req.refresh_fill_ids()
     known = len(req.origin_input_ids) + len(req.output_ids)
     tree.checkpoint(req, up_to=min(req.owned_kv_len(), known))
+
+
+def _give_priority(
+    serving: Any, request_id: str, request_prompt: Any, adapted_request: Any, *_: Any, **named: Any
+) -> None:
+    """SGLang 0.5.23 reads ``priority`` of /v1/responses and hands it on to nobody. 0 is its "none given"."""
+    if named.get("priority"):
+        adapted_request.priority = named["priority"]
 
 
 def _update_weights(original: Callable[..., Any], updater: Any, recv_req: Any) -> Any:

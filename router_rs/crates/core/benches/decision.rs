@@ -111,6 +111,7 @@ impl Run {
             prompt_tokens: 2_000,
             chain: (0..messages).map(|i| trajectory * 1_000 + i).collect(),
             pinned_worker: None,
+            bound: false,
         }
     }
 

@@ -190,6 +190,9 @@ pub struct StepArrived {
     pub chain: Vec<u64>,
     /// Use this worker as long as it can be used.
     pub pinned_worker: Option<WorkerId>,
+    /// No other worker than the pinned one can serve it: it keeps what the request goes on from.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub bound: bool,
 }
 
 /// A step that runs already: another process sent it to its worker, and decisions about it are made here from now on.

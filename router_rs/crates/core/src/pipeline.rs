@@ -37,6 +37,7 @@ impl Core {
             prompt_tokens,
             chain,
             pinned_worker,
+            bound,
         } = arrived;
         if self.steps.contains(id) {
             return Err(EventError::DuplicateStep(id));
@@ -55,6 +56,7 @@ impl Core {
                 prompt_tokens,
                 context_before: 0,
                 pinned: pinned_worker,
+                bound,
                 chain,
                 state: StepState::Arrived,
                 key: OrderKey::default(),

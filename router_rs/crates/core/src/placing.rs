@@ -53,12 +53,15 @@ impl Core {
         let usable = self.workers.usable_state();
         if let Some(worker) = step.pinned.and_then(|pinned| self.workers.get(pinned))
             && worker.state != WorkerState::Down
-            && !step.failed_on.contains(&worker.id)
+            && (step.bound || !step.failed_on.contains(&worker.id))
         {
             return Some(Choice {
                 worker: worker.id,
                 reason: "pinned",
             });
+        }
+        if step.bound {
+            return None;
         }
         // The best class that is not empty: fresh, then failed before, then suspect, then both.
         candidates.clear();

@@ -225,6 +225,8 @@ pub struct Step {
     pub context_before: u64,
     /// Worker the request asks for.
     pub pinned: Option<WorkerId>,
+    /// No other can serve it.
+    pub bound: bool,
     /// Chained message hashes.
     pub chain: Vec<u64>,
     /// Where it stands.

@@ -6,9 +6,9 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use heddle_wire::Unit;
+use heddle_wire::{AFTER_STORED, Unit};
 
-use crate::conversation::{Conversation, Id, TurnState};
+use crate::conversation::{Conversation, Id, Turn, TurnState};
 use crate::history::{History, prefix_key};
 use crate::holders::{BuildKeyHasher, Holders, LinkedMap};
 
@@ -200,17 +200,22 @@ impl Index {
             return;
         }
         let history_key = turn.history.key(scope);
-        let key = history_key ^ hash;
-        if turn.filed.len() >= MAX_ANSWERS || turn.filed.contains(&key) {
+        if !file_answer(&mut self.by_answer, turn, history_key ^ hash, id) {
             return;
         }
-        turn.filed.push(key);
-        self.by_answer.entry(key).or_default().add(id);
         if turn.history.unit != Unit::Messages {
             turn.lengths.push(length);
             if let Some(standing) = self.by_history.get_mut(&history_key) {
                 *standing.lengths.entry(length).or_insert(0) += 1;
             }
+        }
+    }
+
+    /// The answer of its last turn is kept by its worker under an id with this hash: a request may name it.
+    pub fn stored(&mut self, id: Id, conversation: &mut Conversation, hash: u64) {
+        let key = prefix_key(conversation.scope, Unit::Messages, AFTER_STORED) ^ hash;
+        if let Some(turn) = conversation.turns.last_mut() {
+            file_answer(&mut self.by_answer, turn, key, id);
         }
     }
 
@@ -334,6 +339,16 @@ impl Index {
 fn held(table: &Table, key: u64) -> &Holders {
     static NOBODY: Holders = Holders::None;
     table.get(&key).unwrap_or(&NOBODY)
+}
+
+/// False where the turn has this answer, or as many as are kept.
+fn file_answer(table: &mut Table, turn: &mut Turn, key: u64, id: Id) -> bool {
+    if turn.filed.len() >= MAX_ANSWERS || turn.filed.contains(&key) {
+        return false;
+    }
+    turn.filed.push(key);
+    table.entry(key).or_default().add(id);
+    true
 }
 
 fn put_in(table: &mut Table, key: u64, id: Id) -> bool {

@@ -3,7 +3,8 @@
 //! The rules, in order, within one tenant and model. The first that fires decides; it names the source.
 //!
 //! * history-retry: the same history as a turn that failed, and the SDK says it tries again
-//! * history: the history of a known last turn, then its answer, then more. Of several conversations with that
+//! * history: the history of a known last turn, then its answer, then more; or the id of that answer, where the
+//!   worker keeps it (`previous_response_id`). Of several conversations with that
 //!   history (samples of one prompt) it is the one that gave this answer
 //! * history-rewritten, history-edited: the history that a sibling has come to from where this one waits
 //! * history-retry: the same history as a turn that runs or is done, and the SDK says it tries again; or as one

@@ -1,6 +1,6 @@
 //! What happens to the turns of one conversation, in it and in the index.
 
-use heddle_wire::{Answer, Unit};
+use heddle_wire::{Answer, Unit, hash};
 
 use crate::claim::Request;
 use crate::conversation::{Conversation, Id, Kind, RECENT_TURNS, Turn, TurnState};
@@ -27,6 +27,15 @@ pub(crate) fn place(known: &Conversation, request: &Request<'_>, history: &Histo
     if seen_before || history.unit == Unit::Opaque {
         // The same request once more, on purpose: parallel calls, or another sample.
         return Kind::Next;
+    }
+    if let Some(stored) = request.scan.stored() {
+        // It says which answer it goes on from; a trajectory's last one is where it stands.
+        let mut turns = known.turns.iter().rev();
+        let place = turns.position(|turn| turn.shows.contains(&stored));
+        return match place {
+            Some(0) | None => Kind::Next,
+            Some(_) => Kind::Rewritten,
+        };
     }
     let mut beside = true;
     for before in known.turns.iter().map(|turn| turn.history) {
@@ -107,12 +116,13 @@ pub(crate) fn learn(
         return;
     }
     let hashes = &answer.answer_hashes;
+    let stored = answer
+        .response_id
+        .as_ref()
+        .map(|response| hash::bytes(response.as_bytes()));
     let shows = || {
-        hashes
-            .iter()
-            .chain(&answer.call_ids)
-            .copied()
-            .take(MAX_ANSWERS)
+        let named = hashes.iter().chain(&answer.call_ids).copied();
+        named.chain(stored).take(MAX_ANSWERS)
     };
     if let Some(turn) = conversation.turn_of(step) {
         for shown in shows() {
@@ -125,6 +135,9 @@ pub(crate) fn learn(
     if is_last {
         for &hash in hashes {
             index.answered(id, conversation, 0, hash);
+        }
+        if let Some(stored) = stored {
+            index.stored(id, conversation, stored);
         }
         index.anchored(id, conversation, &answer.anchors);
     }

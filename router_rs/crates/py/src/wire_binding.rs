@@ -78,6 +78,16 @@ impl Scan {
     }
 
     #[getter]
+    fn previous_response_id(&self) -> Option<&str> {
+        self.inner.previous.as_deref()
+    }
+
+    #[getter]
+    fn background(&self) -> bool {
+        self.inner.background
+    }
+
+    #[getter]
     fn choices(&self) -> u64 {
         self.inner.choices
     }
@@ -268,6 +278,16 @@ impl StreamTap {
         }
     }
 
+    #[getter]
+    fn done(&self) -> bool {
+        self.inner.is_done()
+    }
+
+    #[getter]
+    fn silent(&self) -> bool {
+        self.inner.is_silent()
+    }
+
     fn finish<'py>(&mut self, py: Python<'py>) -> Bound<'py, PyBytes> {
         PyBytes::new(py, &self.inner.finish())
     }
@@ -360,6 +380,16 @@ impl Answer {
     fn from_bytes(data: &[u8]) -> PyResult<Self> {
         let inner = wire::Answer::from_bytes(data).map_err(parcel_error)?;
         Ok(Self { inner })
+    }
+
+    #[getter]
+    fn response_id(&self) -> Option<&str> {
+        self.inner.response_id.as_deref()
+    }
+
+    #[getter]
+    fn sequence(&self) -> Option<u64> {
+        self.inner.sequence
     }
 }
 

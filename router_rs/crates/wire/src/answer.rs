@@ -21,11 +21,11 @@ pub struct Answer {
     pub output_tokens: Option<u64>,
     /// Prompt tokens found in the worker's prefix cache.
     pub cached_tokens: Option<u64>,
-    /// Finish reason of each choice that has one, by index.
+    /// Finish reason of each choice that has one, by index; in every dialect by the words of chat.
     pub finish_reasons: Vec<String>,
     /// Names of the tools called, by choice and call.
     pub tool_names: Vec<String>,
-    /// One hash a choice: in chat equal to the message's in the next request; elsewhere of the exact text.
+    /// One hash a choice: with messages equal to the message's in the next request; elsewhere of the exact text.
     pub answer_hashes: Vec<u64>,
     /// Text dialects: length in bytes and hash of each choice's text ([`crate::Scan::span_hash`]).
     pub text_spans: Vec<(usize, u64)>,
@@ -41,6 +41,10 @@ pub struct Answer {
     pub done: bool,
     /// Message of an error, of the body or of an event.
     pub error: Option<String>,
+    /// `Responses`: the answer's id.
+    pub response_id: Option<String>,
+    /// `Responses`: number of the last event.
+    pub sequence: Option<u64>,
 }
 
 #[derive(Clone, Default)]
@@ -117,6 +121,8 @@ pub struct Builder {
     chunks: u64,
     done: bool,
     error: Option<String>,
+    response_id: Option<String>,
+    sequence: Option<u64>,
 }
 
 impl Builder {
@@ -129,6 +135,8 @@ impl Builder {
             chunks: 0,
             done: false,
             error: None,
+            response_id: None,
+            sequence: None,
         }
     }
 
@@ -264,6 +272,29 @@ impl Builder {
         self.done = true;
     }
 
+    pub fn is_done(&self) -> bool {
+        self.done
+    }
+
+    /// No output yet, no end and no error.
+    pub fn said_nothing(&self) -> bool {
+        let begun = self.chunks > 0 || self.done || self.error.is_some();
+        !begun && self.choices.iter().all(|choice| choice.finish.is_none())
+    }
+
+    /// Tool calls that the first choice has so far.
+    pub fn calls(&mut self) -> u64 {
+        self.choice(0).calls.len() as u64
+    }
+
+    pub fn set_response_id(&mut self, id: String) {
+        self.response_id = Some(id);
+    }
+
+    pub fn set_sequence(&mut self, number: u64) {
+        self.sequence = Some(number);
+    }
+
     pub fn set_error(&mut self, message: String) {
         self.error.get_or_insert(message);
     }
@@ -276,6 +307,8 @@ impl Builder {
             chunks: self.chunks,
             done: self.done,
             error: self.error.clone(),
+            response_id: self.response_id.clone(),
+            sequence: self.sequence,
             ..Answer::default()
         };
         let usage = self.total_usage();
@@ -287,7 +320,7 @@ impl Builder {
         let mut scratch = Vec::new();
         for choice in order {
             answer.finish_reasons.extend(choice.finish.clone());
-            if self.dialect == Dialect::Chat {
+            if self.dialect.has_messages() {
                 chat_choice(choice, &mut answer, &mut scratch);
             } else {
                 let text = hash::bytes(&choice.text);

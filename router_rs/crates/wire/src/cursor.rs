@@ -190,6 +190,11 @@ impl<'a> Cursor<'a> {
         self.pos
     }
 
+    /// The bytes from `start` up to here.
+    pub fn since(&self, start: usize) -> &'a [u8] {
+        &self.data[start..self.pos]
+    }
+
     /// An error at the current position.
     pub fn error(&self, reason: Reason) -> JsonError {
         JsonError {

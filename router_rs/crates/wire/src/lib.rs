@@ -18,6 +18,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod answer;
+mod anthropic;
 mod arguments;
 mod cursor;
 mod dialect;
@@ -29,10 +30,15 @@ mod message;
 mod parcel;
 mod prompt;
 mod reply;
+mod reply_messages;
+mod reply_responses;
+mod responses;
+mod role;
 mod scan;
 mod splice;
 mod sse;
 mod tap;
+mod turns;
 
 pub use answer::Answer;
 pub use cursor::{JsonError, Reason};
@@ -42,6 +48,8 @@ pub use http1::{LowerHeaders, PlainAnswer, PlainRequest, plain_answer, plain_req
 pub use parcel::ParcelError;
 pub use prompt::{Prompt, TEXT_BLOCK, TOKEN_BLOCK};
 pub use reply::read_answer;
-pub use scan::{Role, Scan, Unit, message_anchors, scan_body};
+pub use role::Role;
+pub use scan::{Scan, Unit, message_anchors, scan_body};
 pub use splice::{Edits, splice};
 pub use tap::{Output, StreamTap};
+pub use turns::AFTER_STORED;

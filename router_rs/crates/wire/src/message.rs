@@ -3,10 +3,10 @@
 use crate::arguments;
 use crate::cursor::{Cursor, JsonError, RawStr};
 use crate::hash::{self, MessageParts};
-use crate::scan::Role;
+use crate::role::Role;
 
 /// Part members that say how to cache or number a part, not what it is.
-const PART_NOISE: &[&[u8]] = &[b"cache_control", b"index", b"detail"];
+pub(crate) const PART_NOISE: &[&[u8]] = &[b"cache_control", b"index", b"detail"];
 
 /// What one message came to.
 pub struct Message {
@@ -19,9 +19,9 @@ pub struct Message {
 /// Buffers kept from message to message.
 #[derive(Default)]
 pub struct Scratch {
-    text: Vec<u8>,
-    escapes: Vec<u8>,
-    arguments: arguments::Scratch,
+    pub(crate) text: Vec<u8>,
+    pub(crate) escapes: Vec<u8>,
+    pub(crate) arguments: arguments::Scratch,
 }
 
 impl Scratch {
@@ -102,7 +102,7 @@ pub fn read(
 }
 
 /// Reads `content`: a string, or parts. Text goes to `scratch.text`; the rest is the chain returned.
-fn content(cursor: &mut Cursor<'_>, scratch: &mut Scratch) -> Result<u64, JsonError> {
+pub(crate) fn content(cursor: &mut Cursor<'_>, scratch: &mut Scratch) -> Result<u64, JsonError> {
     let mut media = 0;
     match cursor.peek()? {
         b'"' => cursor.string_into(&mut scratch.text)?,

@@ -8,7 +8,9 @@ use crate::answer::Answer;
 use crate::dialect::Dialect;
 use crate::hash;
 use crate::prompt::Prompt;
-use crate::scan::{Role, Scan, message_anchors};
+use crate::role::Role;
+use crate::scan::{Scan, message_anchors};
+use crate::turns;
 
 /// Bytes that are no parcel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -17,7 +19,7 @@ pub struct ParcelError(&'static str);
 
 type Read<T> = Result<T, ParcelError>;
 
-const DIALECTS: [Dialect; 3] = [Dialect::Chat, Dialect::Completions, Dialect::Generate];
+const DIALECTS: [Dialect; 5] = Dialect::ALL;
 const ROLES: [Role; 6] = [
     Role::System,
     Role::Developer,
@@ -35,6 +37,7 @@ impl Scan {
             model,
             stream,
             include_usage,
+            background,
             choices,
             max_tokens,
             prompt_tokens,
@@ -43,6 +46,7 @@ impl Scan {
             message_hashes,
             roles,
             call_ids,
+            previous,
             // From the message hashes, or the prompt.
             chain: _,
             prompt,
@@ -68,6 +72,8 @@ impl Scan {
             out.place(&ROLES, role);
         }
         out.hashes(call_ids);
+        out.byte(u8::from(*background));
+        out.option(previous.as_ref(), Writer::text);
         match prompt {
             None => out.byte(0),
             Some(Prompt::Text(text)) => {
@@ -111,6 +117,8 @@ impl Scan {
             .map(|_| from.place(&ROLES))
             .collect::<Read<_>>()?;
         let call_ids = from.hashes()?;
+        let background = from.flag()?;
+        let previous = from.option(Reader::text)?;
         let prompt = match from.byte()? {
             0 => None,
             1 => Some(Prompt::Text(from.bytes()?.to_vec())),
@@ -128,19 +136,17 @@ impl Scan {
         from.end()?;
         let chain = match &prompt {
             Some(prompt) => prompt.chain(),
-            None => message_hashes
-                .iter()
-                .scan(0, |chain, message| {
-                    *chain = hash::link(*chain, *message);
-                    Some(*chain)
-                })
-                .collect(),
+            None => turns::chain(
+                &message_hashes,
+                previous.as_ref().map(|id| hash::bytes(id.as_bytes())),
+            ),
         };
         Ok(Self {
             dialect,
             model,
             stream,
             include_usage,
+            background,
             choices,
             max_tokens,
             prompt_tokens,
@@ -148,6 +154,7 @@ impl Scan {
             message_hashes,
             roles,
             call_ids,
+            previous,
             chain,
             prompt,
             anchors: Some(anchors),
@@ -185,6 +192,8 @@ impl Answer {
             chunks,
             done,
             error,
+            response_id,
+            sequence,
         } = self;
         let mut out = Writer::default();
         for tokens in [prompt_tokens, output_tokens, cached_tokens] {
@@ -204,7 +213,10 @@ impl Answer {
         out.hashes(anchors);
         out.count(*chunks);
         out.byte(u8::from(*done));
-        out.option(error.as_ref(), Writer::text);
+        for text in [error, response_id] {
+            out.option(text.as_ref(), Writer::text);
+        }
+        out.option(sequence.as_ref(), |out, number| out.count(*number));
         out.0
     }
 
@@ -228,6 +240,8 @@ impl Answer {
             chunks: from.count()?,
             done: from.flag()?,
             error: from.option(Reader::text)?,
+            response_id: from.option(Reader::text)?,
+            sequence: from.option(Reader::count)?,
         };
         from.end()?;
         Ok(found)

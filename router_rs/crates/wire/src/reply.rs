@@ -4,6 +4,7 @@ use crate::answer::{Answer, Builder, Usage};
 use crate::cursor::{Cursor, JsonError, RawStr, Reason};
 use crate::dialect::Dialect;
 use crate::scan::check_encoding;
+use crate::{reply_messages, reply_responses};
 
 /// Members that every chunk may have and that say nothing of the answer itself.
 const ENVELOPE: &[&[u8]] = &[
@@ -52,7 +53,13 @@ pub fn read_answer(body: &[u8], dialect: Dialect) -> Result<Answer, JsonError> {
 pub fn read_document(data: &[u8], builder: &mut Builder) -> Result<Document, JsonError> {
     let mut cursor = Cursor::new(data);
     let mut document = Document::default();
-    if builder.dialect() == Dialect::Generate {
+    if let Dialect::Messages | Dialect::Responses = builder.dialect() {
+        document.other = true;
+        match builder.dialect() {
+            Dialect::Messages => reply_messages::read(&mut cursor, builder)?,
+            _ => reply_responses::read(&mut cursor, builder)?,
+        }
+    } else if builder.dialect() == Dialect::Generate {
         document.other = true;
         let mut position = 0;
         if cursor.peek()? == b'[' {
@@ -143,7 +150,7 @@ impl FlatError {
 }
 
 /// The value of `error`: an object with a message, or a text. `None` for `null`.
-fn error(cursor: &mut Cursor<'_>) -> Result<Option<String>, JsonError> {
+pub(crate) fn error(cursor: &mut Cursor<'_>) -> Result<Option<String>, JsonError> {
     match cursor.peek()? {
         b'n' => cursor.null().map(|()| None),
         b'"' => cursor.string().map(|text| Some(text.to_text())),

@@ -1,58 +1,20 @@
 //! One pass over a request body.
 
+use crate::anthropic;
 use crate::cursor::{Cursor, JsonError, RawStr, Reason};
 use crate::dialect::Dialect;
 use crate::fields;
 use crate::hash;
 use crate::message;
 use crate::prompt::Prompt;
-
-/// Who speaks in a message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
-    /// `system`.
-    System,
-    /// `developer`.
-    Developer,
-    /// `user`.
-    User,
-    /// `assistant`.
-    Assistant,
-    /// `tool`, or the older `function`.
-    Tool,
-    /// Anything else.
-    Other,
-}
-
-impl Role {
-    pub(crate) fn from_name(name: &[u8]) -> Self {
-        match name {
-            b"system" => Self::System,
-            b"developer" => Self::Developer,
-            b"user" => Self::User,
-            b"assistant" => Self::Assistant,
-            b"tool" | b"function" => Self::Tool,
-            _ => Self::Other,
-        }
-    }
-
-    /// The name in the request, `other` for unknown ones.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::System => "system",
-            Self::Developer => "developer",
-            Self::User => "user",
-            Self::Assistant => "assistant",
-            Self::Tool => "tool",
-            Self::Other => "other",
-        }
-    }
-}
+use crate::responses;
+use crate::role::Role;
+use crate::turns::{AFTER_STORED, Turns};
 
 /// What lengths of a history are counted in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
-    /// Chat messages.
+    /// Messages of a conversation.
     Messages,
     /// Bytes of a prompt's text.
     Bytes,
@@ -81,6 +43,8 @@ pub struct Scan {
     pub stream: bool,
     /// `stream_options.include_usage`, where it says so.
     pub include_usage: Option<bool>,
+    /// `background` is `true`: the caller does not wait for the answer (`/v1/responses`).
+    pub background: bool,
     /// Answers asked for: `n` (also `sampling_params.n`), at least 1.
     pub choices: u64,
     /// Most output tokens asked for; the newer field wins over the older.
@@ -95,7 +59,9 @@ pub struct Scan {
     pub roles: Vec<Role>,
     /// Hashes of the tool-call ids named in the history.
     pub call_ids: Vec<u64>,
-    /// Chat: hash of each prefix of the history, `chain[i]` over messages `0..=i`.
+    /// `previous_response_id`: the answer, kept by the worker that gave it, that this request goes on from.
+    pub previous: Option<String>,
+    /// With messages: hash of each prefix of the history, `chain[i]` over messages `0..=i`.
     /// Text dialects: hash of each prefix of whole blocks, see [`Prompt::chain`].
     pub chain: Vec<u64>,
     /// The prompt of a text dialect.
@@ -112,7 +78,7 @@ impl Scan {
     /// What [`history_length`](Self::history_length) counts.
     pub fn unit(&self) -> Unit {
         match (&self.prompt, self.dialect) {
-            (_, Dialect::Chat) if !self.roles.is_empty() => Unit::Messages,
+            (_, dialect) if dialect.has_messages() && !self.roles.is_empty() => Unit::Messages,
             (Some(Prompt::Text(_)), _) => Unit::Bytes,
             (Some(Prompt::Tokens(_)), _) => Unit::Tokens,
             _ => Unit::Opaque,
@@ -137,8 +103,12 @@ impl Scan {
         }
     }
 
-    /// The last answer in a chat history that has something before it: the hash of all before it, and its own.
+    /// The last answer in a history of messages that has something before it: the hash of all before it, and its
+    /// own. A stored answer comes after [`AFTER_STORED`].
     pub fn last_answer(&self) -> Option<(u64, u64)> {
+        if let Some(stored) = self.stored() {
+            return Some((AFTER_STORED, stored));
+        }
         let place = self
             .roles
             .iter()
@@ -147,6 +117,12 @@ impl Scan {
             *self.chain.get(place.checked_sub(1)?)?,
             self.message_hashes[place],
         ))
+    }
+
+    /// Hash of the id of the stored answer that this request goes on from.
+    pub fn stored(&self) -> Option<u64> {
+        let id = self.previous.as_ref()?;
+        Some(hash::bytes(id.as_bytes()))
     }
 
     /// Hash of the first `length` units of the history; `None` beyond its end.
@@ -234,25 +210,44 @@ const MAX_ANCHORS: usize = 4096;
 /// known history. Empty for other dialects and for bodies that are no JSON.
 pub fn message_anchors(body: &[u8], dialect: Dialect) -> Vec<u64> {
     let mut anchors = Vec::new();
-    if dialect == Dialect::Chat {
+    if dialect.has_messages() {
         // What was found before an error is of no use, and a scanned body has none.
-        let _ = read_anchors(&mut Cursor::new(body), &mut anchors);
+        let _ = read_anchors(&mut Cursor::new(body), dialect, &mut anchors);
     }
     anchors
 }
 
-fn read_anchors(cursor: &mut Cursor<'_>, anchors: &mut Vec<u64>) -> Result<(), JsonError> {
+fn read_anchors(
+    cursor: &mut Cursor<'_>,
+    dialect: Dialect,
+    anchors: &mut Vec<u64>,
+) -> Result<(), JsonError> {
     let mut scratch = message::Scratch::default();
     let mut name = Vec::new();
+    let wanted: &[u8] = if dialect == Dialect::Responses {
+        b"input"
+    } else {
+        b"messages"
+    };
     cursor.members(|cursor, key| {
-        if key.decode(&mut name) != b"messages" {
+        if key.decode(&mut name) != wanted {
             return cursor.skip();
         }
         anchors.clear();
-        cursor.elements(|cursor| {
-            message::read(cursor, &mut scratch, &mut Vec::new())?;
+        let mut take = |text: &[u8]| {
             let room = MAX_ANCHORS.saturating_sub(anchors.len());
-            hash::anchors(scratch.text(), room, anchors);
+            hash::anchors(text, room, anchors);
+        };
+        if dialect == Dialect::Responses {
+            return responses::input(cursor, &mut scratch, &mut Turns::default(), take);
+        }
+        cursor.elements(|cursor| {
+            let ids = &mut Vec::new();
+            match dialect {
+                Dialect::Messages => anthropic::message(cursor, &mut scratch, ids)?,
+                _ => message::read(cursor, &mut scratch, ids)?,
+            };
+            take(scratch.text());
             Ok(())
         })
     })
@@ -269,6 +264,8 @@ struct Reader {
     message_bytes: usize,
     max_completion_tokens: Option<u64>,
     input_ids: Option<Prompt>,
+    /// Of the dialects whose system prompt stands apart.
+    turns: Turns,
 }
 
 impl Reader {
@@ -279,6 +276,7 @@ impl Reader {
                 model: None,
                 stream: false,
                 include_usage: None,
+                background: false,
                 choices: 1,
                 max_tokens: None,
                 prompt_tokens: 0,
@@ -286,6 +284,7 @@ impl Reader {
                 message_hashes: Vec::new(),
                 roles: Vec::new(),
                 call_ids: Vec::new(),
+                previous: None,
                 chain: Vec::new(),
                 prompt: None,
                 anchors: None,
@@ -301,6 +300,7 @@ impl Reader {
             message_bytes: 0,
             max_completion_tokens: None,
             input_ids: None,
+            turns: Turns::default(),
         }
     }
 
@@ -331,7 +331,7 @@ impl Reader {
             }
             b"sampling_params" if generate => self.sampling_params(cursor)?,
             b"messages" if chat => self.messages(cursor)?,
-            b"tools" | b"functions" if chat => {
+            b"tools" | b"functions" if self.scan.dialect.has_messages() => {
                 let before = cursor.position();
                 cursor.skip()?;
                 self.text_bytes += cursor.position() - before;
@@ -341,12 +341,69 @@ impl Reader {
                 self.scan.prompt = Prompt::read(cursor)?;
             }
             b"text" if generate => self.scan.prompt = Prompt::read(cursor)?,
-            name => match std::str::from_utf8(name) {
-                Ok(name) if fields::concerns(name) => {
-                    fields::collect(cursor, name, &mut self.scan.fields)?;
+            _ if self.scan.dialect == Dialect::Messages => self.anthropic(cursor)?,
+            _ if self.scan.dialect == Dialect::Responses => self.responses(cursor)?,
+            _ => self.field(cursor)?,
+        }
+        Ok(())
+    }
+
+    /// A member that this crate reads only for the trajectory that it may name.
+    fn field(&mut self, cursor: &mut Cursor<'_>) -> Result<(), JsonError> {
+        match std::str::from_utf8(&self.name) {
+            Ok(name) if fields::concerns(name) => {
+                fields::collect(cursor, name, &mut self.scan.fields)
+            }
+            _ => cursor.skip(),
+        }
+    }
+
+    /// Members of `/v1/messages` alone.
+    fn anthropic(&mut self, cursor: &mut Cursor<'_>) -> Result<(), JsonError> {
+        let Self { turns, scratch, .. } = self;
+        match self.name.as_slice() {
+            b"system" => {
+                turns.system = None;
+                if let Some(text) = anthropic::system(cursor, scratch)? {
+                    turns.set_system(&text);
                 }
-                _ => cursor.skip()?,
-            },
+            }
+            b"messages" => {
+                turns.clear();
+                cursor.elements(|cursor| {
+                    let message = anthropic::message(cursor, scratch, &mut turns.call_ids)?;
+                    turns.push(message.role, message.hash, message.text_bytes);
+                    Ok(())
+                })?;
+            }
+            _ => self.field(cursor)?,
+        }
+        Ok(())
+    }
+
+    /// Members of `/v1/responses` alone.
+    fn responses(&mut self, cursor: &mut Cursor<'_>) -> Result<(), JsonError> {
+        let Self { turns, scratch, .. } = self;
+        match self.name.as_slice() {
+            b"instructions" => {
+                turns.system = None;
+                if let Some(text) = cursor.string_or_skip()? {
+                    turns.set_system(text.decode(&mut Vec::new()));
+                }
+            }
+            b"input" => {
+                turns.clear();
+                responses::input(cursor, scratch, turns, |_| ())?;
+            }
+            b"max_output_tokens" => self.scan.max_tokens = cursor.count_or_skip()?,
+            b"background" => self.scan.background = cursor.boolean_or_skip()? == Some(true),
+            b"previous_response_id" => {
+                cursor.peek()?;
+                let mut here = *cursor;
+                self.scan.previous = here.string_or_skip()?.map(RawStr::to_text);
+                self.field(cursor)?;
+            }
+            _ => self.field(cursor)?,
         }
         Ok(())
     }
@@ -402,9 +459,12 @@ impl Reader {
 
     fn finish(mut self) -> Scan {
         let scan = &mut self.scan;
+        if matches!(scan.dialect, Dialect::Messages | Dialect::Responses) {
+            self.message_bytes = self.turns.move_to(scan);
+        }
         scan.max_tokens = self.max_completion_tokens.or(scan.max_tokens);
         scan.prompt_tokens = (self.text_bytes + self.message_bytes) as u64 / 4;
-        if scan.dialect == Dialect::Chat {
+        if scan.dialect.has_messages() {
             // SGLang takes input_ids beside the messages and skips the template: only the size is of interest.
             if let Some(ids) = &self.input_ids {
                 scan.prompt_tokens = ids.token_estimate();

@@ -1,21 +1,20 @@
-//! Setting `rid`, `priority` and `include_usage` in a body, and leaving every other byte where it is.
+//! Setting the request id, `priority` and `include_usage` in a body, and leaving every other byte where it is.
 
 use std::borrow::Cow;
 use std::fmt::Write;
 
 use crate::cursor::{Cursor, JsonError};
-use crate::dialect::Dialect;
 use crate::scan::{Member, Scan};
 
 /// What to change.
 #[derive(Clone, Debug, Default)]
 pub struct Edits<'a> {
-    /// The worker-side request id: plain ASCII without quotes (32 hex digits in practice).
+    /// The worker-side request id ([`crate::Dialect::rid_member`]): plain ASCII without quotes (32 hex digits in practice).
     pub rid: Option<&'a str>,
     /// The engine's priority number.
     pub priority: Option<i64>,
-    /// Ask for usage in a stream. Without effect on an answer that is not streamed, and on `/generate`,
-    /// which always reports it.
+    /// Ask for usage in a stream. Without effect on an answer that is not streamed, and in the dialects that always
+    /// report it.
     pub ask_usage: bool,
     /// Top-level members to take out.
     pub drop: &'a [&'a str],
@@ -45,7 +44,8 @@ pub fn splice(body: &[u8], scan: &Scan, edits: &Edits<'_>) -> Option<Vec<u8>> {
     }
     let mut rid = edits.rid.map(|rid| format!("\"{rid}\""));
     let mut priority = edits.priority.map(|priority| priority.to_string());
-    let ask_usage = edits.ask_usage && scan.stream && scan.dialect != Dialect::Generate;
+    let ask_usage = edits.ask_usage && scan.stream && scan.dialect.asks_usage();
+    let rid_member = scan.dialect.rid_member();
     let (set_rid, set_priority) = (rid.is_some(), priority.is_some());
     let mut inner = Vec::new();
     let mut scratch = Vec::new();
@@ -53,7 +53,9 @@ pub fn splice(body: &[u8], scan: &Scan, edits: &Edits<'_>) -> Option<Vec<u8>> {
     for member in &scan.members {
         let name = name_of(body, *member, &mut scratch);
         fates.push(match name {
-            b"rid" if set_rid => rid.take().map_or(Fate::Drop, Fate::Replace),
+            name if set_rid && name == rid_member.as_bytes() => {
+                rid.take().map_or(Fate::Drop, Fate::Replace)
+            }
             b"priority" if set_priority => priority.take().map_or(Fate::Drop, Fate::Replace),
             b"stream_options" if ask_usage => usage_fate(body, scan, *member, &mut inner),
             name if edits.drop.iter().any(|dropped| dropped.as_bytes() == name) => Fate::Drop,
@@ -62,7 +64,7 @@ pub fn splice(body: &[u8], scan: &Scan, edits: &Edits<'_>) -> Option<Vec<u8>> {
     }
     let mut inserted = String::new();
     if let Some(rid) = rid {
-        let _ = write!(inserted, "\"rid\":{rid},");
+        let _ = write!(inserted, "\"{rid_member}\":{rid},");
     }
     if let Some(priority) = priority {
         let _ = write!(inserted, "\"priority\":{priority},");

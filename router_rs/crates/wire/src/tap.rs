@@ -77,7 +77,7 @@ impl StreamTap {
     pub fn new(dialect: Dialect, hide_usage: bool) -> Self {
         Self {
             builder: Builder::new(dialect),
-            hide_usage: hide_usage && dialect != Dialect::Generate,
+            hide_usage: hide_usage && dialect.asks_usage(),
             event: Event::default(),
             line: Vec::new(),
             held: Vec::new(),
@@ -89,6 +89,16 @@ impl StreamTap {
     /// What the stream has said so far.
     pub fn answer(&self) -> Answer {
         self.builder.answer()
+    }
+
+    /// The stream has said that it is over.
+    pub fn is_done(&self) -> bool {
+        self.builder.is_done()
+    }
+
+    /// Nothing but a beginning has come: no output, no end, no error.
+    pub fn is_silent(&self) -> bool {
+        self.builder.said_nothing()
     }
 
     /// Takes the next bytes; answers what goes to the client now.

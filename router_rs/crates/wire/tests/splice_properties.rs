@@ -17,12 +17,12 @@ fn edited(members: &[(String, Value)], edits: &Edits<'_>, dialect: Dialect) -> M
         expected.remove(*name);
     }
     if let Some(rid) = edits.rid {
-        expected.insert("rid".into(), json!(rid));
+        expected.insert(dialect.rid_member().into(), json!(rid));
     }
     if let Some(priority) = edits.priority {
         expected.insert("priority".into(), json!(priority));
     }
-    if edits.ask_usage && streams && dialect != Dialect::Generate {
+    if edits.ask_usage && streams && matches!(dialect, Dialect::Chat | Dialect::Completions) {
         let original = members
             .iter()
             .rev()

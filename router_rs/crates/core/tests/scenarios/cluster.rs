@@ -314,6 +314,7 @@ pub fn rollout(
                     .map(|i| t as u64 * 10_000 + i)
                     .collect(),
                 pinned_worker: None,
+                bound: false,
             };
             core.handle(now_us, Event::StepArrived(arrived)).unwrap();
         } else if let Some((_, i)) = end {

@@ -226,6 +226,7 @@ fn apply(driver: &mut Driver, op: &Op, next_step: &mut u64) {
                     prompt_tokens: prompt,
                     chain: (0..messages).map(|i| trajectory * 1000 + i).collect(),
                     pinned_worker: pinned,
+                    bound: pinned.is_some() && prompt % 2 == 1,
                 })
                 .unwrap();
         }

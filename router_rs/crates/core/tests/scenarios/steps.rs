@@ -233,6 +233,44 @@ fn a_pinned_step_goes_to_its_worker_until_that_fails() {
     assert_eq!(driver.dispatches.last().unwrap().worker, 1);
 }
 
+fn bound_to(worker: u64) -> StepArrived {
+    StepArrived {
+        step: 1,
+        trajectory: 1,
+        pinned_worker: Some(worker),
+        bound: true,
+        ..StepArrived::default()
+    }
+}
+
+#[test]
+fn a_bound_step_tries_its_worker_again_and_no_other() {
+    let mut driver = fcfs();
+    driver.worker_up(1, 1, 4);
+    driver.worker_up(2, 1, 4);
+    assert_eq!(driver.arrive_with(bound_to(2)).unwrap().worker, 2);
+    driver.fail(1, FailureKind::Overloaded);
+    assert_eq!(driver.dispatches.last().unwrap().worker, 2);
+    assert_eq!(driver.dispatches.len(), 2);
+}
+
+#[test]
+fn a_bound_step_waits_for_its_worker_to_come_back_and_is_rejected_without_it() {
+    let mut driver = Driver::with_policy(r#"{"worker_wait_ms":5000}"#);
+    driver.worker_up(1, 1, 4);
+    assert!(driver.arrive_with(bound_to(2)).is_none());
+    assert_eq!(driver.stat("steps_held_no_worker"), 1);
+    driver.worker_up(2, 1, 4);
+    assert_eq!(driver.dispatches.last().unwrap().worker, 2);
+
+    let mut driver = Driver::with_policy(r#"{"worker_wait_ms":5000}"#);
+    driver.worker_up(1, 1, 4);
+    driver.arrive_with(bound_to(2));
+    driver.advance_to(5 * SECOND);
+    assert!(driver.dispatches.is_empty());
+    assert_eq!(driver.stat("rejects_total"), 1);
+}
+
 #[test]
 fn time_that_goes_backwards_is_counted_and_held_still() {
     let mut driver = fcfs();

@@ -130,7 +130,7 @@ impl PyCore {
         )
     }
 
-    #[pyo3(signature = (now, step, trajectory, *, group, prompt_tokens, body=None, pinned_worker=None))]
+    #[pyo3(signature = (now, step, trajectory, *, group, prompt_tokens, body=None, pinned_worker=None, bound=false))]
     fn step_arrived<'py>(
         &mut self,
         py: Python<'py>,
@@ -141,6 +141,7 @@ impl PyCore {
         prompt_tokens: u64,
         body: Option<&Bound<'py, PyAny>>,
         pinned_worker: Option<u64>,
+        bound: bool,
     ) -> Actions<'py> {
         let chain = match body {
             Some(body) if self.core.policy().placement.variant().reads_chain() => chain_of(body)?,
@@ -153,6 +154,7 @@ impl PyCore {
             prompt_tokens,
             chain,
             pinned_worker,
+            bound,
         };
         self.handle(py, now, Event::StepArrived(arrived))
     }

@@ -34,6 +34,7 @@ impl Cluster<'_> {
             prompt_tokens,
             chain,
             pinned_worker: None,
+            bound: false,
         }));
         if turn == 0 {
             self.predict(trajectory);

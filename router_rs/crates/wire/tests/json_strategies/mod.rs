@@ -9,8 +9,8 @@ use serde_json::{Map, Value};
 pub fn key() -> impl Strategy<Value = String> {
     prop_oneof![
         4 => prop::sample::select(vec![
-            "rid", "priority", "stream_options", "include_usage", "messages", "role", "content", "tool_calls",
-            "model", "stream", "metadata", "session_id", "n", "tools", "text", "prompt", "input_ids", "usage",
+            "rid", "request_id", "priority", "stream_options", "include_usage", "messages", "role", "content", "tool_calls",
+            "model", "stream", "metadata", "session_id", "n", "tools", "text", "prompt", "input_ids", "usage", "input", "instructions", "system", "type", "output", "response", "delta",
         ])
         .prop_map(str::to_owned),
         1 => "[a-z]{0,3}",

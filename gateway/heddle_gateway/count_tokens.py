@@ -1,0 +1,90 @@
+"""``POST /v1/messages/count_tokens``: any worker can say how long a prompt is. It is no step, so that no
+trajectory hears of it.
+"""
+
+import logging
+from collections.abc import Sequence
+from itertools import count
+from typing import Final, Protocol
+
+from heddle_gateway.asgi.client_exchange import ClientExchange
+from heddle_gateway.asgi.interrupts import Interrupted, Interrupts
+from heddle_gateway.asgi.request_body import ClientError, ClientLeft, read_body
+from heddle_gateway.attempts import JSON, OF_THE_BODY, refuse_with
+from heddle_gateway.dialects.dialect import MESSAGES
+from heddle_gateway.dialects.errors import ApiError, wrapped
+from heddle_gateway.dialects.wire import scan_body
+from heddle_gateway.upstream.errors import UpstreamError
+from heddle_gateway.upstream.forward import Endpoint, Upstream
+from heddle_gateway.upstream.headers import worker_line
+
+log = logging.getLogger(__name__)
+
+PATH: Final = "/v1/messages/count_tokens"
+
+
+class Counter(Endpoint, Protocol):
+    """A worker that can be asked (fleet.events.WorkerEndpoint)."""
+
+    @property
+    def worker_id(self) -> int: ...
+    @property
+    def name(self) -> str: ...
+
+
+class Workers(Protocol):
+    """The fleet (fleet.registry.Fleet)."""
+
+    def endpoints(self) -> Sequence[Counter]: ...
+    def serves(self, worker_id: int, model: str | None) -> bool: ...
+
+
+class TokenCounter:
+    """The endpoint. Workers take turns; one that cannot be reached is passed over."""
+
+    def __init__(self, workers: Workers, upstream: Upstream, max_body_bytes: int) -> None:
+        self._workers = workers
+        self._upstream = upstream
+        self._max_body_bytes = max_body_bytes
+        self._turns = count()
+
+    async def serve(self, client: ClientExchange) -> None:
+        interrupts = Interrupts(client)
+        try:
+            body = client.plain_body
+            if body is None or len(body) > self._max_body_bytes:
+                body = await read_body(client.next_part, client.headers, self._max_body_bytes)
+            with interrupts:
+                await self._ask(client, body)
+        except (ClientLeft, Interrupted):
+            return
+        except ClientError as error:
+            await refuse_with(client, MESSAGES, ApiError(error.status, error.message, param=error.param))
+        finally:
+            interrupts.close()
+
+    async def _ask(self, client: ClientExchange, body: bytes) -> None:
+        """Raises ClientError."""
+        try:
+            model = scan_body(body, MESSAGES.name).model
+        except ValueError as error:
+            raise ClientError(400, f"The body cannot be read: {error}") from error
+        workers = [one for one in self._workers.endpoints() if self._workers.serves(one.worker_id, model)]
+        turn = next(self._turns) % len(workers) if workers else 0
+        for worker in workers[turn:] + workers[:turn]:
+            try:
+                exchange = await self._upstream.open(worker, PATH.encode(), client.forward, body, whole=True)
+            except UpstreamError as error:
+                log.info("%s could not count tokens: %s", worker.name, error)
+                continue
+            try:
+                status, answer = exchange.status, exchange.body()
+                lines = exchange.lines(OF_THE_BODY) + JSON + worker_line(worker.name)
+            finally:
+                exchange.close()
+            if status >= 300:
+                status = status if status >= 400 else 502
+                answer = wrapped(status, answer, MESSAGES.errors)
+            await client.whole(status, lines, answer)
+            return
+        await refuse_with(client, MESSAGES, ApiError(503, "No worker can count tokens now."))
