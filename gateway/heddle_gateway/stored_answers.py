@@ -14,9 +14,8 @@ from functools import lru_cache
 from hashlib import blake2b
 from typing import Final, Protocol
 
-from heddle_core import Scan
-
 from heddle_gateway.asgi.request_body import ClientError
+from heddle_gateway.dialects.wire import Scan
 
 FIELD: Final = "previous_response_id"
 CAPACITY: Final = 100_000

@@ -5,8 +5,16 @@ import json
 import pytest
 from heddle_gateway.dialects.aborted_answer import aborted_answer, aborted_stream
 from heddle_gateway.dialects.dialect import BY_PATH, CHAT, COMPLETIONS, DIALECTS, GENERATE
-from heddle_gateway.dialects.errors import ApiError, message_of, retry_after, stream_error_event, wrapped
+from heddle_gateway.dialects.errors import (
+    ApiError,
+    Shape,
+    error_body,
+    message_of,
+    retry_after,
+    wrapped,
+)
 from heddle_gateway.dialects.events import end_of_last_event
+from heddle_gateway.dialects.stream_errors import error_event
 
 FLAT = {"object": "error", "message": "too long", "type": "BadRequestError", "param": "messages", "code": 400}
 
@@ -64,9 +72,27 @@ def test_what_must_not_be_retried_says_so() -> None:
     assert (b"x-should-retry", b"false") not in ApiError(503, "busy").headers()
 
 
-def test_an_error_event_is_one_whole_event() -> None:
-    event = stream_error_event(b'{"error":{}}')
+@pytest.mark.parametrize("shape", Shape)
+def test_an_error_event_is_one_whole_event(shape: Shape) -> None:
+    error = error_body(shape, 504, "lost")
+    event = error_event(shape, error, None, "resp_1", "m")
     assert end_of_last_event(event) == len(event)
+    assert b"lost" in event
+
+
+def test_the_last_event_of_each_family_is_the_one_its_clients_look_for() -> None:
+    events = {shape: error_event(shape, b'{"error":{}}', None, "resp_1", None) for shape in Shape}
+    assert events[Shape.OPENAI] == b'data: {"error":{}}\n\n'
+    assert events[Shape.ANTHROPIC] == b'event: error\ndata: {"error":{}}\n\n'
+    assert events[Shape.RESPONSES].startswith(b"event: response.failed\ndata: ")
+
+
+def test_a_workers_error_becomes_anthropics_and_stays_if_it_is() -> None:
+    said = b'{"type": "error", "error": {"type": "x", "message": "m"}}'
+    assert wrapped(400, said, Shape.ANTHROPIC) is said
+    for body in (b'{"object":"error","message":"m"}', b'{"error":{"message":"m"}}', b"m"):
+        found = json.loads(wrapped(404, body, Shape.ANTHROPIC))
+        assert found == {"type": "error", "error": {"type": "not_found_error", "message": "m"}}
 
 
 @pytest.mark.parametrize(
