@@ -36,7 +36,8 @@ def worker_a(venv: Path, tmp_path_factory: pytest.TempPathFactory, _pair: list[W
 @pytest.fixture(scope="session")
 def _pair(venv: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Worker]]:
     folder = tmp_path_factory.mktemp("pair")
-    pair = [Worker("a", folder, venv), Worker("b", folder, venv)]
+    # A keeps what an answer of /v1/responses may be gone on from.
+    pair = [Worker("a", folder, venv, ("--enable-response-store",)), Worker("b", folder, venv)]
     with stopping(pair[0]), stopping(pair[1]):
         for worker in pair:
             worker.start()

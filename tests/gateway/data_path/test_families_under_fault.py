@@ -24,12 +24,12 @@ def body_for(path: str, text: str = "hi", **more: Any) -> dict[str, Any]:
 
 
 def claude(gateway: Any, **options: Any) -> anthropic.AsyncAnthropic:
-    options = {"api_key": "EMPTY", "base_url": gateway.url, "max_retries": 0} | options
+    options = {"api_key": "EMPTY", "base_url": gateway.url, "max_retries": 0, "timeout": 60} | options
     return anthropic.AsyncAnthropic(**options)
 
 
 def codex(gateway: Any, **options: Any) -> openai.AsyncOpenAI:
-    options = {"api_key": "EMPTY", "base_url": f"{gateway.url}/v1", "max_retries": 0} | options
+    options = {"api_key": "EMPTY", "base_url": f"{gateway.url}/v1", "max_retries": 0, "timeout": 60} | options
     return openai.AsyncOpenAI(**options)
 
 

@@ -14,6 +14,10 @@ import pytest
 
 MODEL = "loom-8b"
 WORKERS = 3
+LENGTH = 60
+"""Tokens of an answer that shall call a tool: enough for a call."""
+TIMEOUT_S = 120.0
+"""Of connecting too: a busy machine takes its time to accept."""
 TOOLS: Any = [
     {
         "type": "function",
@@ -39,7 +43,7 @@ class Emulated:
 @pytest.fixture(scope="module")
 def emulated() -> Iterator[list[Emulated]]:
     command = [sys.executable, "-m", "heddle_shim.emulator", "--base-port", "0", "--speed", "500"]
-    command += ["--length", "natural", "--model", MODEL, "--tp", ",".join("1" * WORKERS)]
+    command += ["--model", MODEL, "--tp", ",".join("1" * WORKERS)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         yield [Emulated(url) for url in json.loads(process.stdout.readline())["workers"]]
@@ -91,7 +95,11 @@ async def test_a_stream_adds_up_to_its_response(client: openai.AsyncOpenAI, gate
 
 async def test_streamed_calls_are_whole_and_seen(client: openai.AsyncOpenAI, gateway: Any) -> None:
     async with client.responses.stream(
-        model=MODEL, input="List the files.", tools=TOOLS, tool_choice="required"
+        model=MODEL,
+        input="List the files.",
+        tools=TOOLS,
+        tool_choice="required",
+        max_output_tokens=LENGTH,
     ) as stream:
         events = [event async for event in stream]
         answer = await stream.get_final_response()
@@ -115,7 +123,13 @@ async def test_an_agent_with_tools_is_one_trajectory(
     more: Any = {}
     for _ in range(4):
         raw = await client.responses.with_raw_response.create(
-            model=MODEL, input=items, tools=TOOLS, tool_choice="required", store=stored, **more
+            model=MODEL,
+            input=items,
+            tools=TOOLS,
+            tool_choice="required",
+            max_output_tokens=LENGTH,
+            store=stored,
+            **more,
         )
         answer = raw.parse()
         workers.add(raw.headers["x-heddle-worker"])
