@@ -60,8 +60,8 @@ class Said(Protocol):
 
 
 class OpenStep:
-    """The account of one step. Times inside are monotonic seconds; the record has epoch seconds. ``waited_s``:
-    how long ago it arrived.
+    """The account of one step. Times inside are monotonic seconds; the record has epoch seconds.
+    ``waited_s``: how long ago it arrived.
     """
 
     __slots__ = (
