@@ -62,10 +62,14 @@ def ask_move(
     tenant: Annotated[
         str | None, typer.Option(help="Where callers with different keys use the id.", show_default=False)
     ] = None,
+    deadline: Annotated[
+        float | None,
+        typer.Option(min=0.001, max=3600, help="Seconds that the transfer may take; by default sized by it."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Move a trajectory's KV to a worker: at once in its tool gap, else in the next one within a minute."""
-    body = {"trajectory_id": trajectory, "to": to, "tenant": tenant}
+    body = {"trajectory_id": trajectory, "to": to, "tenant": tenant, "deadline_s": deadline}
     _show(
         AdminClient(gateway, key).post(
             "/migrations", {name: value for name, value in body.items() if value is not None}

@@ -95,3 +95,10 @@ class MoveAsk(BaseModel):
         default=None, description="Needed only where callers with different keys use the same id."
     )
     to: str = Field(min_length=1, max_length=2048, description="Name or id of the target worker.")
+    deadline_s: float | None = Field(
+        default=None,
+        gt=0,
+        le=3600,
+        description="How long the transfer may take. Without it four times what its bytes take at the "
+        "rate of the link, at least 30 s and at most 120 s.",
+    )

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -26,6 +26,7 @@ from heddle_gateway.fleet.errors import AddressRefused, FleetError
 from heddle_gateway.fleet.events import WorkerFacts, WorkerSpec
 from heddle_gateway.fleet.features import EngineKind, PrioritySense
 from heddle_gateway.fleet.registry import Fleet
+from heddle_gateway.fleet.state import WorkerState
 from heddle_gateway.fleet.tuning import FleetTuning
 from heddle_gateway.heddle_app import HeddleApp, StartError
 from heddle_gateway.identity import TrajectoryBook
@@ -65,6 +66,8 @@ from heddle_gateway.upstream.pool import PoolLimits
 log = logging.getLogger(__name__)
 
 HISTORY_CLOSE_S: Final = 10.0
+# How long a start waits for the workers that hold trajectories' KV; one that is gone holds it up for so long.
+HOMES_WAIT_S: Final = 3.0
 # What a new process takes up of the history: as far back as identity remembers, in bounded time and memory.
 RESTORE_AGE_S: Final = 6 * 3600.0
 MAX_RESTORED: Final = 50_000
@@ -275,6 +278,7 @@ def create_app(settings: Settings) -> HeddleApp:
                 live_state=lambda: "memory" if shared is None else shared.mirror.stats().state.value,
                 role=lambda: (peering.role, peering.leader, peering.epoch),
                 planner_state=lambda: planning.keeper.planner_state,
+                is_paused=lambda: driver.stats()["dispatch_paused"] > 0,
                 metrics=metrics.exposition,
                 started_at=started_at,
             )
@@ -327,6 +331,7 @@ def _lifespan(gateway: Gateway, dispose: Callable[[], Awaitable[None]]) -> Any:
         await gateway.planning.take_up()
         if gateway.shared_fleet is not None:
             await gateway.shared_fleet.start()
+        await _until_homes_serve(gateway)
         journalling = asyncio.create_task(journal.run()) if journal is not None else None
         gateway.planning.start()
         try:
@@ -350,6 +355,18 @@ def _lifespan(gateway: Gateway, dispose: Callable[[], Awaitable[None]]) -> Any:
             await dispose()
 
     return lifespan
+
+
+async def _until_homes_serve(gateway: Gateway) -> None:
+    """Agents ask again at once after a restart: before their homes are looked at they would be sent anywhere,
+    away from their KV. Until this returns they wait in the listening socket.
+    """
+    homes = gateway.driver.directory.homes_awaited
+    probing = WorkerState.PROBING
+    with suppress(TimeoutError):
+        async with asyncio.timeout(HOMES_WAIT_S):
+            while any(one.name in homes and one.state is probing for one in gateway.fleet.list()):
+                await gateway.fleet.changed()
 
 
 async def _take_up_the_past(past: HistoryReader, book: TrajectoryBook, capacity: int) -> None:

@@ -287,8 +287,9 @@ def test_a_move_is_ordered_with_all_that_the_driver_needs_and_told_of_until_it_h
 
 def test_a_move_is_called_off_when_its_trajectory_ends_and_its_end_is_still_taken() -> None:
     core = linked_core()
-    (migrate,) = core.migration_asked(SECOND, 1, 2)
+    (migrate,) = core.migration_asked(SECOND, 1, 2, within_us=250_000)
     assert isinstance(migrate, Migrate)
+    assert migrate.within_us == 250_000
     cancel, expire = core.trajectory_finished(SECOND, 1)
     assert isinstance(cancel, CancelMigration)
     assert (cancel.migration, cancel.from_worker, cancel.to_worker) == (migrate.migration, 1, 2)
@@ -308,6 +309,8 @@ def test_other_weights_void_the_kv_and_refusals_name_the_field() -> None:
         core.migration_asked(SECOND, 1, 2)
     with pytest.raises(ValueError, match="trajectory 9 is not known"):
         core.migration_asked(SECOND, 9, 2)
+    with pytest.raises(ValueError, match="within_us: must be above 0"):
+        core.migration_asked(SECOND, 1, 2, within_us=0)
     with pytest.raises(ValueError, match="why: "):
         core.migration_failed(SECOND, 1, "tired")  # type: ignore[arg-type]
 
@@ -332,3 +335,14 @@ def test_actions_can_be_made_by_name() -> None:
     assert repr(Reject(step=1, status=503, reason="no_worker", retry_after_ms=5)) == (
         'Reject(step=1, status=503, reason="no_worker", retry_after_ms=5)'
     )
+
+
+def test_in_a_pause_a_step_waits_and_goes_on_after_it() -> None:
+    core = linked_core()
+    assert core.dispatch_paused(SECOND, True) == []
+    assert core.step_arrived(SECOND, 2, 1, group=None, prompt_tokens=100) == []
+    assert (core.stats()["dispatch_paused"], core.stats()["steps_held_slot"]) == (1, 1)
+    (dispatch,) = core.dispatch_paused(2 * SECOND, False)
+    assert isinstance(dispatch, Dispatch)
+    assert dispatch.step == 2
+    assert core.audit() == []

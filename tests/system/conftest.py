@@ -10,7 +10,7 @@ import signal
 import socket
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from itertools import count
@@ -53,9 +53,12 @@ class Part:
         self.log = log
 
     @classmethod
-    async def start(cls, folder: Path, *arguments: str) -> "Part":
+    async def start(
+        cls, folder: Path, *arguments: str, environment: Mapping[str, str] | None = None
+    ) -> "Part":
+        """``environment``: variables of this process alone."""
         log = folder / f"{arguments[0]}-{next(_numbers)}.log"
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("HEDDLE_")}
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("HEDDLE_")}
         with log.open("wb") as errors:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
@@ -66,7 +69,7 @@ class Part:
                 stdout=PIPE,
                 stderr=errors,
                 cwd=folder,
-                env=environment | {"COLUMNS": "200", "NO_COLOR": "1"},
+                env=inherited | {"COLUMNS": "200", "NO_COLOR": "1"} | dict(environment or {}),
             )
         return cls(process, log)
 
@@ -106,6 +109,7 @@ class Engine:
     options: tuple[str, ...]
     port: int = field(default_factory=free_port)
     part: Part | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def url(self) -> str:
@@ -117,7 +121,8 @@ class Engine:
         return f"127.0.0.1:{self.port}"
 
     async def start(self) -> None:
-        self.part = await Part.start(self.folder, "emulate", "--base-port", str(self.port), *self.options)
+        arguments = ("emulate", "--base-port", str(self.port), *self.options)
+        self.part = await Part.start(self.folder, *arguments, environment=self.environment)
         assert json.loads(await self.part.line("ready"))["workers"] == [self.url]
 
     async def kill(self) -> None:
@@ -177,7 +182,8 @@ class Gateway:
             nonlocal stats
             stats = await self.get("/stats")
             history = stats["history"]
-            return not stats["steps"]["in_flight"] and history["written"] == stats["steps"]["started"]
+            settled = history["written"] + history["dropped"] + history["refused"]
+            return not stats["steps"]["in_flight"] and settled == history["put"] + history["recovered"]
 
         await wait_until(rests, "the gateway at rest")
         return stats
@@ -231,15 +237,15 @@ class Parts:
     async def __aexit__(self, *_: object) -> None:
         await self._started.aclose()
 
-    async def run(self, *arguments: str) -> Part:
+    async def run(self, *arguments: str, environment: Mapping[str, str] | None = None) -> Part:
         """Any other `heddle` command."""
-        part = await Part.start(self._folder, *arguments)
+        part = await Part.start(self._folder, *arguments, environment=environment)
         self._started.push_async_callback(part.stop)
         return part
 
-    async def engine(self, *options: str) -> Engine:
+    async def engine(self, *options: str, environment: Mapping[str, str] | None = None) -> Engine:
         """An emulated worker in a process of its own."""
-        engine = Engine(self._folder, options)
+        engine = Engine(self._folder, options, environment=environment or {})
 
         async def stop() -> None:
             if engine.part is not None:
@@ -249,12 +255,18 @@ class Parts:
         await engine.start()
         return engine
 
-    async def gateway(self, urls: Sequence[str], *options: str, port: int | None = None) -> Gateway:
+    async def gateway(
+        self,
+        urls: Sequence[str],
+        *options: str,
+        port: int | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> Gateway:
         """A gateway process that has all these workers in service."""
         port = port or free_port()
         arguments = ["--port", str(port), "--database", str(self._folder / f"{port}.db"), *options]
         arguments += [part for url in urls for part in ("--worker", url)]
-        part = await self.run("gateway", *arguments)
+        part = await self.run("gateway", *arguments, environment=environment)
         url = f"http://127.0.0.1:{port}"
         http = await self._started.enter_async_context(
             httpx.AsyncClient(base_url=url, trust_env=False, timeout=WAIT_S)

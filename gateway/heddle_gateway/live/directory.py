@@ -102,6 +102,11 @@ class Directory:
         """A trajectory of an earlier process had its KV on this worker. Call it before the first request."""
         self._returning[tenant, trajectory_id] = home
 
+    @property
+    def homes_awaited(self) -> set[str]:
+        """Workers that trajectories of an earlier process had their KV on and have not come back to."""
+        return set(self._returning.values())
+
     def open(self, who: Who, *, tenant: str, model: str | None) -> LiveTrajectory:
         """The entry of this request's trajectory, made if there is none, marked as seen now."""
         key = (tenant, who.trajectory_id)

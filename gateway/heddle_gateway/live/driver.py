@@ -361,10 +361,17 @@ class Driver:
 
     # ---------------------------------------------------------------- moving KV
 
-    def ask_migration(self, trajectory: LiveTrajectory, to_worker: int) -> None:
-        """A person wants it; it begins in the trajectory's tool gap. Raises MoveRefused."""
+    def ask_migration(
+        self, trajectory: LiveTrajectory, to_worker: int, within_s: float | None = None
+    ) -> None:
+        """A person wants it; it begins in the trajectory's tool gap. ``within_s``: what the transfer may
+        take; None is sized by what it moves. Raises MoveRefused.
+        """
+        within_us = None if within_s is None else max(1, round(1e6 * within_s))
         try:
-            actions = self._core.migration_asked(self._clock(), trajectory.handle, to_worker)
+            actions = self._core.migration_asked(
+                self._clock(), trajectory.handle, to_worker, within_us=within_us
+            )
         except ValueError as error:
             raise MoveRefused(str(error)) from error
         self._carry_out(actions)
@@ -378,6 +385,16 @@ class Driver:
     def move_views(self) -> list[dict[str, Any]]:
         """Moves that have not ended, oldest first, as the core has them."""
         return self._core.move_views()
+
+    # ---------------------------------------------------------------- pausing
+
+    def pause_dispatch(self, paused: bool) -> bool:
+        """The engines are paused, or go on: steps wait, and none is sent in between. False when it was so
+        before.
+        """
+        was_paused = self._core.stats()["dispatch_paused"] > 0
+        self._carry_out(self._core.dispatch_paused(self._clock(), paused))
+        return paused != was_paused
 
     # ---------------------------------------------------------------- policy and views
 

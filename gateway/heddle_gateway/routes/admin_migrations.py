@@ -30,7 +30,9 @@ class MoveControl(Protocol):
 
     @property
     def directory(self) -> Directory: ...
-    def ask_migration(self, trajectory: LiveTrajectory, to_worker: int) -> None:
+    def ask_migration(
+        self, trajectory: LiveTrajectory, to_worker: int, within_s: float | None = None
+    ) -> None:
         """Raises MoveRefused."""
 
 
@@ -82,7 +84,7 @@ def migrations_router(deps: MigrationDeps) -> APIRouter:
         """
         live = _trajectory(deps.driver.directory, wanted)
         try:
-            deps.driver.ask_migration(live, _worker(deps.workers(), wanted.to))
+            deps.driver.ask_migration(live, _worker(deps.workers(), wanted.to), wanted.deadline_s)
         except MoveRefused as error:
             field = str(error).partition(":")[0]
             raise AdminProblem(

@@ -40,6 +40,7 @@ class OpsDeps:
     planner_state: Callable[[], str]
     live_state: Callable[[], str]
     role: Callable[[], tuple[str, str | None, int]]
+    is_paused: Callable[[], bool]
     metrics: Callable[[], tuple[bytes, str]]
     started_at: float
 
@@ -96,6 +97,9 @@ class Readiness(BaseModel):
     workers: dict[str, int]
     planner: str
     history: str
+    paused: bool = Field(
+        description="An operator paused generation: steps wait until it goes on, and a probe need do nothing."
+    )
     live_state: str = Field(
         description="memory: in this process alone; following: copied to Redis; local: Redis is away; "
         "elsewhere: the leader copies it."
@@ -184,6 +188,7 @@ def ops_router(deps: OpsDeps) -> APIRouter:
             },
             planner=deps.planner_state(),
             history=deps.history_state(),
+            paused=deps.is_paused(),
             live_state=deps.live_state(),
             role=role,
             leader=leader,

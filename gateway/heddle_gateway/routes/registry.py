@@ -55,6 +55,9 @@ class LiveSteps(Protocol):
     def end_waiting(self, rid: str | None) -> int:
         """Ends steps that wait in the gateway (of this id; all for None) as aborted; how many."""
 
+    def pause_dispatch(self, paused: bool) -> bool:
+        """Steps wait in the gateway from now on, or all that wait go on. False when it was so before."""
+
     def finish_session(self, session_id: str, authorization: str | None) -> bool:
         """Closes a trajectory of this caller; False where there is none (any more)."""
 
@@ -243,12 +246,29 @@ def _add_control_routes(router: APIRouter, deps: RegistryDeps) -> None:
 
     @router.post("/pause_generation", response_model=None)
     async def pause_generation(body: dict[str, Any] | None = None) -> Response:
-        replies = await fan_out(fleet, "/pause_generation", needs=lambda has: has.pause, body=body or {})
+        """Dispatch stops first, so that no engine is sent a step behind its pause. Steps that come meanwhile
+        wait; they fail by it no more than they would at a single engine. Where no engine paused, all goes on.
+        """
+        is_new = deps.live.pause_dispatch(True)
+        replies: list[WorkerReply] = []
+        try:
+            replies = await fan_out(fleet, "/pause_generation", needs=lambda has: has.pause, body=body or {})
+        finally:
+            if is_new and not any(reply.fate is Fate.DONE for reply in replies):
+                deps.live.pause_dispatch(False)
         return _report(replies, overall_status(replies))
 
     @router.post("/continue_generation", response_model=None)
     async def continue_generation(body: dict[str, Any] | None = None) -> Response:
-        replies = await fan_out(fleet, "/continue_generation", needs=lambda has: has.pause, body=body or {})
+        """The engines go on, then what waited in the gateway. An engine that did not hear it makes its steps
+        wait, or fail, by itself.
+        """
+        try:
+            replies = await fan_out(
+                fleet, "/continue_generation", needs=lambda has: has.pause, body=body or {}
+            )
+        finally:
+            deps.live.pause_dispatch(False)
         return _report(replies, overall_status(replies))
 
     @router.get("/get_loads")

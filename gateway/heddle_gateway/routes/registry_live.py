@@ -35,6 +35,10 @@ class FrameworkView:
         self._abort_elsewhere(rid)
         return self._steps.end_waiting(rid)
 
+    def pause_dispatch(self, paused: bool) -> bool:
+        """No step is sent from now on, or all that wait go on. False when it was so before."""
+        return self._driver.pause_dispatch(paused)
+
     def finish_session(self, session_id: str, authorization: str | None) -> bool:
         """Closes a trajectory of this caller; False where there is none (any more)."""
         tenant = tenant_of({"authorization": authorization} if authorization else {})

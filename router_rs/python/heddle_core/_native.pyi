@@ -272,8 +272,13 @@ class Core:
     def trajectory_finished(self, now: int, trajectory: int) -> list[_Action]:
         """Its owner says that it is over: Expire at once, or when its last live step has ended."""
     # moving KV
-    def migration_asked(self, now: int, trajectory: int, to_worker: int) -> list[_Action]:
-        """A person wants it: begins at once in a tool gap, else with the next one. See ``move_views``."""
+    def migration_asked(
+        self, now: int, trajectory: int, to_worker: int, *, within_us: int | None = None
+    ) -> list[_Action]:
+        """A person wants it: begins at once in a tool gap, else with the next one. See ``move_views``.
+        ``within_us``: what the transfer may take; None is sized by what it moves."""
+    def dispatch_paused(self, now: int, paused: bool) -> list[_Action]:
+        """The engines are paused, or go on: no step is sent and no move begins in between."""
     def migration_landed(self, now: int, migration: int, tokens: int) -> list[_Action]:
         """The target holds ``tokens`` of context: it is the trajectory's home now."""
     def migration_failed(self, now: int, migration: int, why: MigrationFailure) -> list[_Action]:
@@ -314,8 +319,8 @@ class Core:
         """JSON lines of (now, event) since the last call; empty when journalling is off."""
 
 def replay(journal: bytes, policy_json: str | None = None) -> dict[str, Any]:
-    """Runs a journal through a fresh core: {"events", "actions", "digest"}; equal digests mean equal
-    decisions.
+    """Runs a journal through a fresh core: {"events", "actions", "digest", "stats"}; equal digests mean equal
+    decisions, and ``stats`` are the live core's at the end of the journal.
     """
 
 # ------------------------------------------------------------------------------------------ identity

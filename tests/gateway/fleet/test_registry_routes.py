@@ -21,6 +21,13 @@ class Steps:
     attempts: dict[str, list[AttemptRef]] = field(default_factory=dict)
     waiting: list[str] = field(default_factory=list)
     sessions: set[tuple[str, str | None]] = field(default_factory=set)
+    pauses: list[bool] = field(default_factory=list)
+    """Whether dispatch was paused, change by change."""
+
+    def pause_dispatch(self, paused: bool) -> bool:
+        changes = paused != (self.pauses[-1:] == [True])
+        self.pauses += [paused] if changes else []
+        return changes
 
     def attempts_of(self, rid: str) -> list[AttemptRef]:
         return self.attempts.get(rid, [])
@@ -243,13 +250,28 @@ async def test_abort_all_without_workers_still_ends_what_waits(router: Router, s
 
 
 async def test_controls_pass_their_body_on_and_report_each_worker(
-    router: Router, two_workers: list[Any]
+    router: Router, steps: Steps, two_workers: list[Any]
 ) -> None:
     paused = await router.post("/pause_generation", json={"mode": "in_place"})
     assert paused.json()["success"]
     assert json.loads(posts(two_workers[0], "/pause_generation")[0].body) == {"mode": "in_place"}
     assert (await router.post("/continue_generation")).json()["done"] == 1
     assert json.loads(posts(two_workers[0], "/continue_generation")[0].body) == {}
+    assert steps.pauses == [True, False]
+
+
+async def test_a_pause_that_no_worker_made_holds_nothing_up(
+    router: Router, steps: Steps, two_workers: list[Any]
+) -> None:
+    two_workers[0].posts["/pause_generation"] = (500, "no")
+    assert (await router.post("/pause_generation")).status_code == 500
+    assert steps.pauses == [True, False]
+    two_workers[0].posts["/pause_generation"] = (200, "paused")
+    assert (await router.post("/pause_generation")).status_code == 200
+    # Asked a second time: the engine is paused by the first.
+    two_workers[0].posts["/pause_generation"] = (500, "no")
+    assert (await router.post("/pause_generation")).status_code == 500
+    assert steps.pauses == [True, False, True]
 
 
 async def test_a_cache_that_cannot_be_flushed_now_is_said_as_the_engine_says_it(

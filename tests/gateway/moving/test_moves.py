@@ -57,7 +57,8 @@ async def test_a_trajectory_is_moved_in_its_gap_and_its_next_step_finds_its_kv(
     names = [worker["name"] for worker in listed]
     (there,) = set(names) - {here}
 
-    asked = await gateway.client.post("/admin/v1/migrations", json={"trajectory_id": "swe/1", "to": there})
+    wanted = {"trajectory_id": "swe/1", "to": there, "deadline_s": 60}
+    asked = await gateway.client.post("/admin/v1/migrations", json=wanted)
     assert asked.status_code == 202, asked.text
     assert asked.json()["items"][0]["asked_by"] == "operator"
     stats = gateway.parts.driver.stats
@@ -93,6 +94,7 @@ async def test_what_cannot_be_moved_is_refused_with_the_field_and_what_to_do(
         ({"trajectory_id": "swe/1", "to": "nowhere"}, 404, "to"),
         ({"trajectory_id": "swe/1", "to": here}, 409, "to"),
         ({"trajectory_id": "swe/1"}, 422, "to"),
+        ({"trajectory_id": "swe/1", "to": here, "deadline_s": 0}, 422, "deadline_s"),
     ]:
         refused = await gateway.client.post("/admin/v1/migrations", json=body)
         problem = refused.json()

@@ -250,7 +250,7 @@ impl Core {
                 fault("is down and has steps or trajectories".into());
             }
             let bound = worker.slots as usize + self.policy.backlog as usize;
-            if worker.seats() < bound && !worker.queue.is_empty() {
+            if worker.seats() < bound && !worker.queue.is_empty() && !self.paused {
                 fault("has a free slot and a queue".into());
             }
             if !worker.preempted.is_empty() && worker.running.len() < worker.slots as usize {

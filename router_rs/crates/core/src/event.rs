@@ -341,6 +341,14 @@ pub enum Event {
         trajectory: TrajectoryId,
         /// Where to.
         to: WorkerId,
+        /// Microseconds that the transfer may take; absent: sized by what it moves.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        within_us: Option<u64>,
+    },
+    /// The engines are paused, or go on: no step is sent and no move begins in between. Steps wait meanwhile.
+    DispatchPaused {
+        /// They are paused from now on.
+        paused: bool,
     },
     /// A transfer is complete: the target holds the KV.
     MigrationLanded {

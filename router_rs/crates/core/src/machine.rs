@@ -1,7 +1,7 @@
 //! The state machine: its parts, and the four calls that drive it.
 //!
-//! Invariant: after every `handle` and `handle_timeout` the core is settled. No step is left in `Arrived`, no worker has
-//! both a free slot and a queue, and the head of the admission queue does not fit anywhere.
+//! Invariant: after every `handle` and `handle_timeout` the core is settled. No step is left in `Arrived`, and unless
+//! dispatch is paused no worker has both a free slot and a queue, and the head of the admission queue does not fit anywhere.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -59,6 +59,8 @@ pub struct Core {
     pub(crate) unmoved: Vec<TrajectoryId>,
     /// A transfer has ended since requests were looked at.
     pub(crate) links_freed: bool,
+    /// The engines are paused: steps wait in their queues.
+    pub(crate) paused: bool,
     pub(crate) arrivals: u64,
     pub(crate) dispatches: u64,
     /// Reused by placement, so that a decision does not allocate.
@@ -138,7 +140,15 @@ impl Core {
             } => self.trajectory_expected(trajectory, group, mean, sigma),
             Event::InstallPlan(spec) => self.install_plan(&spec),
             Event::SetPolicy(policy) => self.set_policy(*policy),
-            Event::MigrationAsked { trajectory, to } => self.migration_asked(trajectory, to),
+            Event::MigrationAsked {
+                trajectory,
+                to,
+                within_us,
+            } => self.migration_asked(trajectory, to, within_us),
+            Event::DispatchPaused { paused } => {
+                self.pause_dispatch(paused);
+                Ok(())
+            }
             Event::MigrationLanded { migration, tokens } => {
                 self.migration_landed(migration, tokens);
                 Ok(())

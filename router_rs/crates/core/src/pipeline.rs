@@ -197,9 +197,11 @@ impl Core {
     fn fits_somewhere(&self, applicant: &Applicant) -> bool {
         let rule = self.policy.admission.variant();
         let usable = self.workers.usable_state();
-        self.workers
-            .iter()
-            .any(|worker| worker.state == usable && rule.fits(worker, applicant))
+        !self.paused
+            && self
+                .workers
+                .iter()
+                .any(|worker| worker.state == usable && rule.fits(worker, applicant))
     }
 
     pub(crate) fn applicant_key(&self, step: &Step, trajectory: &Trajectory) -> OrderKey {

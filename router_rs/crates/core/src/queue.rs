@@ -34,7 +34,8 @@ impl Core {
         let Some(worker) = self.workers.get(choice.worker) else {
             return;
         };
-        let sends = worker.queue.is_empty() && worker.has_free_slot(self.policy.backlog);
+        let sends =
+            !self.paused && worker.queue.is_empty() && worker.has_free_slot(self.policy.backlog);
         let may_starve = self.policy.order.variant().may_starve();
         let max_wait = self.policy.max_wait_ms.saturating_mul(1000);
         let Some(step) = self.steps.get_mut(id) else {
@@ -149,6 +150,9 @@ impl Core {
     /// Fills the free seats of a worker from its queue, then over its slots where that makes the engine preempt, then
     /// from the queues of others.
     pub(crate) fn pump(&mut self, id: WorkerId) {
+        if self.paused {
+            return;
+        }
         loop {
             let Some(worker) = self.workers.get(id) else {
                 return;
@@ -272,6 +276,22 @@ impl Core {
             }
         }
         best
+    }
+
+    /// The engines are paused, or go on. What runs there meanwhile says nothing of their speed.
+    pub(crate) fn pause_dispatch(&mut self, paused: bool) {
+        self.paused = paused;
+        if paused {
+            for id in self.steps.sorted_ids() {
+                if let Some(attempt) = self.steps.get_mut(id).and_then(|s| s.attempt.as_mut()) {
+                    attempt.disturbed = true;
+                }
+            }
+        } else {
+            self.touched.extend_from_slice(self.workers.ids());
+            self.links_freed = true;
+            self.reconsider_all();
+        }
     }
 
     fn candidate(&self, trajectory: &Trajectory) -> Candidate {

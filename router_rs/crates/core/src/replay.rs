@@ -17,6 +17,8 @@ pub struct Replay {
     pub actions: u64,
     /// FNV-1a over all actions in order, 16 hex digits: equal for equal decisions of one build.
     pub digest: String,
+    /// The core's numbers at the end, as [`Core::stats`] has them: those of the live core at that moment.
+    pub stats: Vec<(String, u64)>,
 }
 
 /// A journal that cannot be replayed.
@@ -100,5 +102,6 @@ pub fn replay(journal: &[u8], policy: Option<Policy>) -> Result<Replay, ReplayEr
         events,
         actions,
         digest: digest.hex(),
+        stats: core.stats(),
     })
 }

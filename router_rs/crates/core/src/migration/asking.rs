@@ -4,7 +4,7 @@ use crate::event::EventError;
 use crate::machine::Core;
 use crate::trajectory::Trajectory;
 use crate::worker::WorkerState;
-use crate::{TrajectoryId, WorkerId};
+use crate::{Micros, TrajectoryId, WorkerId};
 
 use super::{Asker, MoveState};
 
@@ -14,7 +14,14 @@ impl Core {
         &mut self,
         id: TrajectoryId,
         to: WorkerId,
+        within_us: Option<Micros>,
     ) -> Result<(), EventError> {
+        if within_us == Some(0) {
+            return Err(EventError::BadField {
+                field: "within_us",
+                why: "must be above 0".to_owned(),
+            });
+        }
         let trajectory = self
             .trajectories
             .get(id)
@@ -25,7 +32,7 @@ impl Core {
         if let Some(claim) = claim {
             self.end_move(claim.migration, MoveState::Cancelled);
         }
-        self.request_move(id, to, Asker::Operator);
+        self.request_move(id, to, Asker::Operator, within_us);
         Ok(())
     }
 

@@ -96,7 +96,8 @@ impl Core {
                     timer == (one.asker == Asker::Operator),
                     "a request with the wrong timer",
                 );
-                let waits = self.ledger.is_busy(one.from.worker)
+                let waits = self.paused
+                    || self.ledger.is_busy(one.from.worker)
                     || self.ledger.is_busy(one.to.worker)
                     || trajectory.is_some_and(|t| t.gap_since.is_none());
                 check(waits, "waits for nothing");

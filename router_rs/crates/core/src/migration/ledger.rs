@@ -111,6 +111,8 @@ pub struct Move {
     pub remaining: u64,
     /// Who wants it.
     pub asker: Asker,
+    /// Microseconds that its transfer may take, where who wants it says so.
+    pub within_us: Option<Micros>,
     /// Where it stands.
     pub state: MoveState,
     /// When it was asked for.

@@ -108,7 +108,7 @@ impl Core {
             self.end_move(request.id, MoveState::Cancelled);
         }
         if let Some(to) = target {
-            self.request_move(id, to, Asker::Policy);
+            self.request_move(id, to, Asker::Policy, None);
         }
     }
 
@@ -187,7 +187,13 @@ impl Core {
     }
 
     /// Writes a move down and looks at it at once.
-    pub(super) fn request_move(&mut self, id: TrajectoryId, to: WorkerId, asker: Asker) {
+    pub(super) fn request_move(
+        &mut self,
+        id: TrajectoryId,
+        to: WorkerId,
+        asker: Asker,
+        within_us: Option<Micros>,
+    ) {
         let Some(trajectory) = self.trajectories.get(id) else {
             return;
         };
@@ -205,6 +211,7 @@ impl Core {
             tokens: self.resident_tokens(trajectory),
             remaining: trajectory.remaining,
             asker,
+            within_us,
             state: MoveState::Requested,
             asked_at: self.now,
             began_at: 0,
@@ -278,7 +285,11 @@ impl Core {
             || in_gap && self.resident_tokens(trajectory) == 0;
         if impossible {
             Readiness::Lapses
-        } else if !in_gap || self.ledger.is_busy(source.id) || self.ledger.is_busy(target.id) {
+        } else if self.paused
+            || !in_gap
+            || self.ledger.is_busy(source.id)
+            || self.ledger.is_busy(target.id)
+        {
             Readiness::Waits
         } else {
             Readiness::Begins
@@ -304,7 +315,9 @@ impl Core {
             Asker::Policy => WITHIN_LEAST,
             Asker::Operator => WITHIN_LEAST_ASKED,
         };
-        let within_us = ((PATIENCE * transfer_us) as Micros).clamp(least, WITHIN_MOST);
+        let within_us = request
+            .within_us
+            .unwrap_or_else(|| ((PATIENCE * transfer_us) as Micros).clamp(least, WITHIN_MOST));
         let worth_us = (request.asker == Asker::Policy)
             .then(|| (target.belief.prefill_us(tokens).ceil() as Micros).max(1));
         let action = Migrate {

@@ -40,6 +40,8 @@ pub struct Driver {
     pub digest: Digest,
     pub slots: BTreeMap<u64, u32>,
     pub audits: bool,
+    /// Nothing may be sent, and no move may begin.
+    pub paused: bool,
 }
 
 impl Driver {
@@ -58,6 +60,7 @@ impl Driver {
             digest: Digest::default(),
             slots: BTreeMap::new(),
             audits: true,
+            paused: false,
         }
     }
 
@@ -70,6 +73,12 @@ impl Driver {
         let taken = self.core.handle(self.now, event);
         self.carry_out();
         taken
+    }
+
+    pub fn pause(&mut self, paused: bool) {
+        // Before: what goes on does so in the same event.
+        self.paused = paused;
+        self.handle(Event::DispatchPaused { paused }).unwrap();
     }
 
     /// Lets time pass to `now`, with every timer in between at its time.
@@ -95,6 +104,7 @@ impl Driver {
             self.digest.add(&action);
             match action {
                 Action::Dispatch(dispatch) => {
+                    assert!(!self.paused, "step {} is sent in a pause", dispatch.step);
                     let (worker, generation) = (dispatch.worker, dispatch.generation);
                     let books = self
                         .steps
@@ -142,6 +152,7 @@ impl Driver {
                     *books = Books::Withdrawn { worker, generation };
                 }
                 Action::Migrate(migrate) => {
+                    assert!(!self.paused, "a move begins in a pause");
                     assert_ne!(migrate.from, migrate.to);
                     for (running, _) in self.transfers.values() {
                         let ends = [running.from, running.to];

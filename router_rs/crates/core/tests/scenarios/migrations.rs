@@ -355,7 +355,11 @@ fn a_trajectory_that_ends_in_mid_move_calls_it_off() {
 fn a_persons_request_waits_for_the_gap_and_not_for_ever() {
     let mut driver = two_workers("never", 1, 1);
     step_on(&mut driver, 1, 1, SLOW);
-    let asked = |to| Event::MigrationAsked { trajectory: 1, to };
+    let asked = |to| Event::MigrationAsked {
+        trajectory: 1,
+        to,
+        within_us: None,
+    };
     driver.arrive_with(StepArrived {
         step: 2,
         trajectory: 1,
@@ -395,7 +399,11 @@ fn what_cannot_be_moved_is_refused_by_the_name_of_the_field() {
         (2, FAST, "to", "worker 3 cannot send KV"),
     ] {
         let refused = driver
-            .handle(Event::MigrationAsked { trajectory, to })
+            .handle(Event::MigrationAsked {
+                trajectory,
+                to,
+                within_us: None,
+            })
             .unwrap_err();
         let EventError::BadField { field: named, why } = refused else {
             panic!("{refused}");
@@ -407,6 +415,7 @@ fn what_cannot_be_moved_is_refused_by_the_name_of_the_field() {
         .handle(Event::MigrationAsked {
             trajectory: 99,
             to: FAST,
+            within_us: None,
         })
         .unwrap_err();
 }
@@ -467,4 +476,42 @@ fn a_draining_worker_gives_its_trajectories_away_with_their_kv() {
         (driver.migrates[0].from, driver.migrates[0].to),
         (SLOW, FAST)
     );
+}
+
+#[test]
+fn who_asks_for_a_move_says_how_long_it_may_take() {
+    for (within_us, given) in [(None, 30_000_000), (Some(250_000), 250_000)] {
+        let mut driver = two_workers("never", 1, 1);
+        step_on(&mut driver, 1, 1, SLOW);
+        driver
+            .handle(Event::MigrationAsked {
+                trajectory: 1,
+                to: FAST,
+                within_us,
+            })
+            .unwrap();
+        assert_eq!(driver.migrates[0].within_us, given);
+        // The core waits two seconds longer, for the workers' own word.
+        driver.advance_to(driver.now + given + 1_999_999);
+        assert_eq!(driver.stat("migrations_expired_total"), 0);
+        driver.advance_to(driver.now + 1);
+        assert_eq!(driver.stat("migrations_expired_total"), 1);
+    }
+}
+
+#[test]
+fn no_move_begins_in_a_pause() {
+    let mut driver = two_workers("never", 1, 1);
+    step_on(&mut driver, 1, 1, SLOW);
+    driver.pause(true);
+    driver
+        .handle(Event::MigrationAsked {
+            trajectory: 1,
+            to: FAST,
+            within_us: None,
+        })
+        .unwrap();
+    assert_eq!(driver.stat("transfers_requested"), 1);
+    driver.pause(false);
+    assert_eq!(driver.migrates.len(), 1);
 }

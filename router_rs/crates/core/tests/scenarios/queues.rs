@@ -269,3 +269,53 @@ fn switching_the_order_live_sorts_what_is_held_anew() {
     driver.handle(Event::SetPolicy(Box::new(policy))).unwrap();
     assert_eq!(drain(&mut driver), [1, 4, 3, 2]);
 }
+
+#[test]
+fn a_pause_holds_what_comes_and_lets_it_go_in_order() {
+    let mut driver = one_worker(r#"{"order":"longest_first"}"#, 2);
+    driver.arrive(1, 1);
+    driver.pause(true);
+    for step in 2..=4 {
+        driver.arrive(step, step);
+        predict(&mut driver, step, 1_000.0 * step as f64);
+    }
+    // A seat that comes free is not taken either, and a failed attempt is not made again.
+    driver.done(1, 10);
+    assert_eq!(driver.dispatches.len(), 1);
+    assert_eq!(driver.stat("dispatch_paused"), 1);
+    assert_eq!(driver.stat("steps_held_slot"), 3);
+    driver.pause(false);
+    let sent: Vec<u64> = driver.dispatches.iter().map(|d| d.step).collect();
+    assert_eq!(sent, [1, 4, 3]);
+}
+
+#[test]
+fn a_pause_outlasts_every_bound_of_a_wait() {
+    for admission in ["unlimited", "slots", "working_set"] {
+        let mut driver = Driver::new(
+            Policy::from_json(&format!(
+                r#"{{"admission":"{admission}","max_wait_ms":1000,"max_hold_ms":1000}}"#
+            ))
+            .unwrap(),
+        );
+        driver.worker_up(1, 1, 1);
+        driver.pause(true);
+        driver.arrive(1, 1);
+        driver.arrive(2, 2);
+        driver.advance_to(3_600 * SECOND);
+        assert!(driver.dispatches.is_empty() && driver.rejects.is_empty());
+        driver.pause(false);
+        assert_eq!(drain(&mut driver).len(), 2, "{admission}");
+    }
+}
+
+#[test]
+fn a_failed_attempt_waits_for_the_end_of_the_pause() {
+    let mut driver = one_worker(r#"{"order":"fcfs"}"#, 2);
+    driver.arrive(1, 1);
+    driver.pause(true);
+    driver.fail(1, FailureKind::Unreachable);
+    assert_eq!(driver.dispatches.len(), 1);
+    driver.pause(false);
+    assert_eq!(driver.dispatches.len(), 2);
+}

@@ -58,6 +58,7 @@ enum Op {
     Land(usize, u64),
     FailTransfer(usize, MigrationFailure),
     Weights(u64, u64, u64),
+    Pause(bool),
     Garbage(u64),
 }
 
@@ -126,6 +127,7 @@ fn op() -> impl Strategy<Value = Op> {
         4 => (any::<usize>(), prop::sample::select(&FAILURES[..])).prop_map(|(n, why)| Op::FailTransfer(n, why)),
         1 => (1..5u64, 1..4u64, 0..2u64).prop_map(|(w, g, v)| Op::Weights(w, g, v)),
         3 => (0..14u64).prop_map(Op::Finish),
+        2 => prop::bool::weighted(0.4).prop_map(Op::Pause),
         3 => any::<u64>().prop_map(Op::Garbage),
     ]
 }
@@ -338,7 +340,11 @@ fn apply(driver: &mut Driver, op: &Op, next_step: &mut u64) {
             assert_eq!(taken.is_ok(), known);
         }
         Op::Ask(trajectory, to) => {
-            let _ = driver.handle(Event::MigrationAsked { trajectory, to });
+            let _ = driver.handle(Event::MigrationAsked {
+                trajectory,
+                to,
+                within_us: (trajectory % 3 > 0).then_some(100_000 * trajectory),
+            });
         }
         Op::Land(n, tokens) => {
             if let Some(migration) = nth_transfer(driver, n) {
@@ -357,6 +363,7 @@ fn apply(driver: &mut Driver, op: &Op, next_step: &mut u64) {
                 weights,
             })
             .unwrap(),
+        Op::Pause(paused) => driver.pause(paused),
         Op::Garbage(id) => garbage(driver, id.max(1 << 40)),
     }
 }
@@ -398,6 +405,7 @@ fn garbage(driver: &mut Driver, id: u64) {
         Event::MigrationAsked {
             trajectory: id,
             to: 1,
+            within_us: None,
         },
     ] {
         driver.handle(event).unwrap_err();
@@ -419,6 +427,7 @@ fn garbage(driver: &mut Driver, id: u64) {
 
 /// Lets everything come to its end with one worker there, and checks that it does.
 fn drain(driver: &mut Driver) {
+    driver.pause(false);
     driver.worker(WorkerUp {
         worker: 9,
         generation: 1,
@@ -532,6 +541,7 @@ fn moving_op() -> impl Strategy<Value = Op> {
         1 => (1..4u64, 0..2u64).prop_map(|(w, v)| Op::Weights(w, 1, v)),
         1 => (1..4u64).prop_map(|w| Op::Down(w, 1)),
         2 => (1..4u64).prop_map(|w| linked(w, 1)),
+        2 => prop::bool::weighted(0.3).prop_map(Op::Pause),
     ]
 }
 

@@ -306,15 +306,25 @@ impl PyCore {
         self.handle(py, now, Event::TrajectoryFinished { trajectory })
     }
 
+    #[pyo3(signature = (now, trajectory, to_worker, *, within_us=None))]
     fn migration_asked<'py>(
         &mut self,
         py: Python<'py>,
         now: u64,
         trajectory: u64,
         to_worker: u64,
+        within_us: Option<u64>,
     ) -> Actions<'py> {
-        let to = to_worker;
-        self.handle(py, now, Event::MigrationAsked { trajectory, to })
+        let asked = Event::MigrationAsked {
+            trajectory,
+            to: to_worker,
+            within_us,
+        };
+        self.handle(py, now, asked)
+    }
+
+    fn dispatch_paused<'py>(&mut self, py: Python<'py>, now: u64, paused: bool) -> Actions<'py> {
+        self.handle(py, now, Event::DispatchPaused { paused })
     }
 
     fn migration_landed<'py>(

@@ -39,5 +39,10 @@ fn replay<'py>(
     dict.set_item("events", result.events)?;
     dict.set_item("actions", result.actions)?;
     dict.set_item("digest", result.digest)?;
+    let stats = PyDict::new(py);
+    for (name, value) in result.stats {
+        stats.set_item(name, value)?;
+    }
+    dict.set_item("stats", stats)?;
     Ok(dict)
 }

@@ -1,0 +1,63 @@
+"""An RL framework pauses generation around new weights: steps that come meanwhile wait, and none fails."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.system
+
+MODEL = "loom-8b"
+AGENTS = 8
+STEPS = 3
+
+
+@pytest.mark.parametrize("mode", ["in_place", "retract"])
+async def test_steps_wait_in_a_pause_and_go_on_after_it(parts: Any, until: Any, mode: str) -> None:
+    engines = [await parts.engine("--speed", "10", "--model", MODEL) for _ in "12"]
+    gateway = await parts.gateway([engine.url for engine in engines])
+
+    async def agent(number: int) -> int:
+        talk: list[Any] = [{"role": "user", "content": f"Task {number}."}]
+        for _ in range(STEPS):
+            answer = await gateway.http.post(
+                f"/t/agent-{number}/v1/chat/completions",
+                json={"model": MODEL, "messages": talk, "max_tokens": 200},
+            )
+            assert answer.status_code == 200, answer.text
+            choice = answer.json()["choices"][0]
+            assert choice["finish_reason"] != "abort"
+            talk += [choice["message"], {"role": "user", "content": "Go on."}]
+        return number
+
+    async def sent() -> float:
+        return sum([(await one.metrics(gateway.http))["sglang:num_requests_total"] for one in engines])
+
+    async def live() -> int:
+        return int((await gateway.get("/stats"))["steps"]["in_flight"])
+
+    early = [asyncio.create_task(agent(number)) for number in range(AGENTS // 2)]
+
+    async def run() -> bool:
+        return await sent() >= len(early)
+
+    await until(run, "steps at the engines")
+    paused = await gateway.http.post("/pause_generation", json={"mode": mode})
+    assert paused.json()["done"] == 2
+    assert (await gateway.http.get("/ready")).json()["paused"]
+    before = await sent()
+    late = [asyncio.create_task(agent(number)) for number in range(AGENTS // 2, AGENTS)]
+
+    async def wait_here() -> bool:
+        return await live() == AGENTS
+
+    await until(wait_here, "all agents' steps in the gateway")
+    # A step that an engine was sent in the pause would be counted by it.
+    assert (await sent(), await gateway.metric("heddle_core_dispatch_paused")) == (before, 1)
+    assert not any(task.done() for task in early + late)
+    assert (await gateway.http.post("/continue_generation", json={})).json()["done"] == 2
+    assert sorted(await asyncio.gather(*early, *late)) == list(range(AGENTS))
+    stats = await gateway.at_rest()
+    assert stats["steps"]["ended"]["done"] == stats["steps"]["started"] == AGENTS * STEPS
+    assert not (await gateway.http.get("/ready")).json()["paused"]
+    await gateway.is_sound()
