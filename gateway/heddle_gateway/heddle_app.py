@@ -24,6 +24,7 @@ class HeddleApp(FastAPI):
     """FastAPI behind the front door: the data path never enters FastAPI's own layers."""
 
     door: FrontDoor
+    head_timeout_s: float
 
     def open_door(
         self,
@@ -36,6 +37,7 @@ class HeddleApp(FastAPI):
         def path_of(path: str) -> str:
             return route_path(path, lambda called: split_path(called).rest)
 
+        self.head_timeout_s = settings.head_timeout_s
         self.door = FrontDoor(
             around(cast(App, super().__call__)),
             data_path,

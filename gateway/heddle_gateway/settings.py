@@ -98,6 +98,12 @@ class Settings(BaseSettings):
     max_body_bytes: int = Field(
         default=256 * 1024 * 1024, ge=1024, description="Largest request body, decoded; above it 413."
     )
+    head_timeout_s: float = Field(
+        default=60.0,
+        gt=0,
+        description="Longest time from the first byte of a request's headers to their last; beyond it 408. "
+        "A body may take as long as it does.",
+    )
     connect_timeout_s: float = Field(default=5.0, gt=0, description="Time to connect to a worker.")
     idle_timeout_s: float = Field(
         default=0.0,

@@ -10,10 +10,12 @@ What differs from uvicorn besides:
 * A hang-up calls the exchange. For that the line is read on while a step runs: uvicorn stops at a body over
   64 KiB, and at a second request, until it is asked.
 * A request whose headers never end is cut off, or whose trailers or chunk extensions do not; no application
-  asks for trailers.
+  asks for trailers. Headers that take longer than ``head_timeout_s`` are answered with 408; uvicorn waits for
+  them for ever. A body may take as long as it does.
 * What is no HTTP is not told so (400, 431) in the middle of another answer.
 * A request that asks for another protocol as well is served as it stands, with its body.
-* An idle connection is looked at by one timer, however many requests it has carried.
+* An idle connection is looked at by one timer, however many requests it has carried; also one that never
+  carried any.
 
 Invariant: to an application that knows nothing of it, this is uvicorn's protocol.
 """
@@ -36,6 +38,7 @@ MAX_WAITING_REQUESTS: Final = 4
 HEADERS_TOO_LARGE: Final = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 )
+HEADERS_TOO_SLOW: Final = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 
 
 class Door(Protocol):
@@ -54,7 +57,9 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._door: Door = cast(Any, self.config.app).door
+        app = cast(Any, self.config.app)
+        self._door: Door = app.door
+        self._head_timeout_s: float = app.head_timeout_s
         # Whatever is installed: there is no route for a WebSocket.
         self.ws_protocol_class = None
         self._serving: Any = None
@@ -67,8 +72,15 @@ class GatewayProtocol(HttpToolsProtocol):
         self._in_headers = False
         self._header_bytes = 0
         self._idle_since = 0.0
+        # When headers began that have not ended with the read they began in.
+        self._head_since: float | None = None
 
     # ---------------------------------------------------------------- the connection
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._idle_since = self.loop.time()
+        self._look_later(self.timeout_keep_alive)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.connections.discard(self)
@@ -111,6 +123,9 @@ class GatewayProtocol(HttpToolsProtocol):
             return
         except httptools.HttpParserUpgrade as stopped:
             self._serve_without_upgrade(data[stopped.args[0] :])
+        if self._in_headers and self._head_since is None:
+            self._head_since = self.loop.time()
+            self._look_later(self._head_timeout_s)
         if self._in_message:
             # At most one read too many is counted: that in which the message began, or its body went on.
             self._header_bytes += len(data)
@@ -143,6 +158,7 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._in_headers = False
+        self._head_since = None
         self._header_bytes = 0
         parser = self.parser
         if parser.get_method() == b"POST":
@@ -251,21 +267,30 @@ class GatewayProtocol(HttpToolsProtocol):
                 self._start_asgi_task(cycle, app)
             return
         self._idle_since = self.loop.time()
-        if self.timeout_keep_alive_task is None:
+        if self._in_headers:
+            self._look_later(self._head_timeout_s)
+        elif self.timeout_keep_alive_task is None:
             self._look_later(self.timeout_keep_alive)
 
     def _look_later(self, seconds: float) -> None:
+        self._unset_keepalive_if_required()
         self.timeout_keep_alive_task = self.loop.call_later(seconds, self._look_whether_idle)
 
     def _look_whether_idle(self) -> None:
         self.timeout_keep_alive_task = None
-        if self._in_headers or not self.cycle.response_complete:
+        cycle: Any = self.cycle
+        if cycle is not None and not cycle.response_complete:
             return  # busy: the end of the answer asks again
-        left = self._idle_since + self.timeout_keep_alive - self.loop.time()
+        # Who sent the next headers early could not have them answered before.
+        begun = max(self._head_since or 0.0, self._idle_since)
+        left = begun + (self._head_timeout_s if self._in_headers else self.timeout_keep_alive)
+        left -= self.loop.time()
         if left > 0:
             self._look_later(left)
-        else:
-            self.timeout_keep_alive_handler()
+            return
+        if self._in_headers and self._may_refuse() and not self.transport.is_closing():
+            self.transport.write(HEADERS_TOO_SLOW)
+        self.timeout_keep_alive_handler()
 
     def _read_on(self) -> None:
         """A line that is not read does not tell that it was cut. What waits in it stays bounded: by the
