@@ -143,6 +143,10 @@ class PlanKeeper:
             self._failed += 1
             raise
         self._made += 1
+        # Times of the planner's host mean nothing here: its clock may be minutes off.
+        now = time.time()
+        times = {"made_at": now, "expires_at": now + (plan.expires_at - plan.made_at)}
+        plan = plan.model_copy(update=times)
         if asked.dry_run:
             return plan
         kept = self.book.keep(plan, asked.lengths or ())
