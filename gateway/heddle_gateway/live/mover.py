@@ -69,6 +69,7 @@ class _Running:
     live: LiveTrajectory
     began: float
     stop: asyncio.Event
+    called_off: bool = False
     task: "asyncio.Task[None] | None" = None
 
 
@@ -99,6 +100,7 @@ class Mover:
         """Its end is reported by the task that runs it."""
         running = self._running.get(action.migration)
         if running is not None:
+            running.called_off = True
             running.stop.set()
 
     # ---------------------------------------------------------------- what people see
@@ -108,7 +110,10 @@ class Mover:
         moves = [
             self._move(view, live) for view in views if (live := directory.by_handle(view["trajectory"]))
         ]
-        return [*moves, *reversed(self._ended)]
+        # The core is done with a move whose worker died; its transfer has not stopped yet.
+        known = {move.id for move in moves}
+        stopping = [self._stopping(one) for number, one in self._running.items() if number not in known]
+        return [*sorted([*moves, *stopping], key=lambda move: move.id), *reversed(self._ended)]
 
     def stats(self) -> dict[str, float]:
         """For the metrics."""
@@ -136,6 +141,7 @@ class Mover:
         except ValidationError as error:
             end = _End(MoveState.FAILED, "broken", detail=f"the shim's answer: {error.errors()[0]['msg']}")
         self._running.pop(action.migration, None)
+        end = self._as_the_core_has_it(running, end)
         self._remember(running, end)
         if self.reports is None:
             return
@@ -145,6 +151,20 @@ class Mover:
         else:
             assert end.status is not None
             self.reports.migration_landed(action.migration, end.status.tokens_landed)
+
+    def _as_the_core_has_it(self, running: _Running, end: _End) -> _End:
+        """Of a move that the core called off it does not matter any more how the shim ended it."""
+        action = running.action
+        if not running.called_off or end.state is MoveState.EXPIRED:
+            return end
+        for worker, generation in (
+            (action.from_worker, action.from_generation),
+            (action.to_worker, action.to_generation),
+        ):
+            if not self._links.lives(worker, generation):
+                why = f"worker {self._name(worker)} is gone"
+                return _End(MoveState.FAILED, "unreachable", end.status, why)
+        return _End(MoveState.CANCELLED, "cancelled", end.status, end.detail or "called off")
 
     async def _ask(self, running: _Running) -> _End:
         action = running.action
@@ -235,6 +255,21 @@ class Mover:
             tokens=view["tokens"],
             seconds=time.monotonic() - running.began if running is not None else 0.0,
             step_waited=view["waited_for"],
+        )
+
+    def _stopping(self, running: _Running) -> Move:
+        action = running.action
+        return Move(
+            id=action.migration,
+            process=self._process,
+            trajectory_id=running.live.trajectory_id,
+            tenant=running.live.tenant,
+            from_worker=self._name(action.from_worker),
+            to_worker=self._name(action.to_worker),
+            state=MoveState.CANCELLING,
+            asked_by="operator" if action.worth_us is None else "policy",
+            tokens=action.tokens,
+            seconds=time.monotonic() - running.began,
         )
 
     def _name(self, worker_id: int) -> str:

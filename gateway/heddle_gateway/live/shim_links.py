@@ -85,6 +85,11 @@ class ShimLinks:
         shim = self._shims.get(worker_id)
         return shim if shim is not None and shim.generation == generation else None
 
+    def lives(self, worker_id: int, generation: int) -> bool:
+        """Whether that life of a worker with a shim lasts, linked or not."""
+        facts = self._facts.get(worker_id)
+        return facts is not None and facts.generation == generation
+
     async def close(self) -> None:
         tasks = list(self._asking.values())
         for task in tasks:

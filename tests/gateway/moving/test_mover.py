@@ -186,6 +186,29 @@ async def test_a_move_that_is_called_off_is_cancelled_at_the_shim(
     assert bench.reports.failed == [(action.migration, "cancelled")]
 
 
+@pytest.mark.parametrize("gone", [None, 1, 2])
+async def test_what_has_landed_after_it_was_called_off_is_told_as_the_core_has_it(
+    bench: Bench, until: Callable[..., Awaitable[None]], gone: int | None
+) -> None:
+    bench.source.hold = True
+    bench.source.states = [{"state": "moving"}, {"state": "landed", "tokens_landed": 32}]
+    told: list[Any] = []
+    bench.mover.record = told.append
+    action = migrate()
+    bench.mover.begin(action, trajectory())
+    await until(lambda: bool(bench.source.asked), "the shim to be asked")
+    if gone is not None:
+        bench.links.worker_gone(gone)
+    bench.mover.cancel(action)
+    # The core may have forgotten it; until the shim has stopped it is shown all the same.
+    assert [move.state for move in bench.mover.shown([], Directory())] == ["cancelling"]
+    await bench.reports.heard()
+    (move,) = told
+    assert move.state == ("cancelled" if gone is None else "failed")
+    assert bench.reports.landed == []
+    assert bench.mover.shown([], Directory()) == [move]
+
+
 async def test_a_shim_without_a_word_and_one_that_is_away_fail_the_move(bench: Bench) -> None:
     bench.source.hold = True
     bench.source.states = [{"state": "moving"}]
