@@ -45,7 +45,7 @@ async def test_liveness_holds_without_workers_and_readiness_does_not(
     ready = await gateway.client.get("/ready")
     assert ready.status_code == 200
     assert ready.json()["workers"]["active"] == 1
-    said = {"ready", "workers", "planner", "history", "live_state", "role", "leader", "epoch"}
+    said = {"ready", "workers", "planner", "history", "live_state", "paused", "role", "leader", "epoch"}
     assert said == ready.json().keys()
     assert (ready.json()["role"], ready.json()["leader"]) == ("alone", None)
 
