@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from heddle_cli.bench.rollout_history import History, LandedMove
 from heddle_cli.bench.rollout_journal import summarise
 from heddle_cli.bench.rollout_lateness import lateness_of
 from heddle_cli.bench.rollout_report import ReportMismatch, merged
@@ -129,6 +130,12 @@ def test_what_neither_tools_nor_engines_nor_decisions_took_is_the_machines() -> 
     assert late.per_step_s == pytest.approx(0.25)
     assert late.share == pytest.approx(0.05)
     assert not late.valid
+
+
+def test_what_a_move_took_beside_its_transfer_is_the_median_over_those_that_landed() -> None:
+    moves = [LandedMove(0.3, 1000), LandedMove(0.2, 500), LandedMove(0.9, 4000), LandedMove(0.1, 9000)]
+    assert History({}, moves).move_setup_s(10_000.0) == pytest.approx(0.175)
+    assert History({}, []).move_setup_s(10_000.0) == 0.0
 
 
 def test_reports_of_parts_are_one_if_they_are_of_the_same_setting(tmp_path: Path) -> None:

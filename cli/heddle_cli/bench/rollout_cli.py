@@ -16,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from heddle_cli.bench.rollout_arms import ARMS, ArmResult, run_arms
 from heddle_cli.bench.rollout_report import ReportMismatch, merged, report_of, row_of, show
-from heddle_cli.bench.rollout_simulated import simulated
+from heddle_cli.bench.rollout_simulated import move_setup_s, simulated
 from heddle_cli.bench.rollout_workload import TooFewTasks, make_groups
 from heddle_cli.demo.arm import Cluster, Policy
 from heddle_cli.exit_codes import CommandFailed, Exit
@@ -100,7 +100,8 @@ def rollout(
             scratch.mkdir(parents=True, exist_ok=True)
             results = _run(wanted, cluster, chosen, settings, scratch)
             said = simulated(results, chosen, settings, scratch)
-            rows += [row_of(result, said[result.policy.name]) for result in results]
+            setup_s = move_setup_s(results, speed)
+            rows += [row_of(result, said[result.policy.name], setup_s) for result in results]
     _deliver(report_of(setting, rows), json_path)
     for result in results:
         if result.report.lost_steps:

@@ -6,14 +6,10 @@ recorded, less the seconds its steps were in modelled engines (each answer says)
 held them by decision (its history says), is what the machine took.
 """
 
-import sqlite3
 from collections.abc import Mapping
-from contextlib import closing
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
-from heddle_cli.exit_codes import CommandFailed, Exit
 from heddle_cli.replay.agent import ReplaySettings, TrajectoryResult
 from heddle_cli.replay.rollout import RolloutReport
 
@@ -40,18 +36,6 @@ class Lateness:
     @property
     def valid(self) -> bool:
         return self.share <= VALID_SHARE
-
-
-def held_seconds(database: Path) -> dict[str, float]:
-    """Real seconds from arrival to dispatch, summed over a trajectory's steps, by its id; from the gateway's
-    history. Raises CommandFailed.
-    """
-    query = "SELECT trajectory_id, SUM(dispatched_at - arrived_at) FROM steps GROUP BY trajectory_id"
-    try:
-        with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as connection:
-            return {name: seconds or 0.0 for name, seconds in connection.execute(query)}
-    except sqlite3.Error as error:
-        raise CommandFailed(Exit.FAILED, f"{database}: {error}") from error
 
 
 def lateness_of(report: RolloutReport, settings: ReplaySettings, held_s: Mapping[str, float]) -> Lateness:

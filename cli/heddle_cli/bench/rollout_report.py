@@ -25,8 +25,10 @@ class ReportMismatch(ValueError):
     """Reports of different settings; the message names what differs."""
 
 
-def row_of(result: ArmResult, said: Mapping[str, Any]) -> dict[str, Any]:
-    """One arm, once. ``said``: what the simulator said of it."""
+def row_of(result: ArmResult, said: Mapping[str, Any], move_setup_s: float) -> dict[str, Any]:
+    """One arm, once. ``said``: what the simulator said of it, told that a move takes ``move_setup_s``
+    emulated seconds beside its transfer.
+    """
     report, late = result.report, result.lateness
     migrations = {name: result.core.get(f"migrations_{name}_total", 0) for name in (*MOVES, *FOUND)}
     return {
@@ -43,6 +45,7 @@ def row_of(result: ArmResult, said: Mapping[str, Any]) -> dict[str, Any]:
         "cpu_s": dict(result.cpu_s),
         "real_s": report.makespan_s / report.speed,
         "moves": migrations | {"not_hidden": migrations["landed"] - migrations["hidden"]},
+        "move_setup_s": move_setup_s,
         "simulated": dict(said),
         "journal": None if result.journal is None else result.journal.counts(),
         "core": dict(result.core),
@@ -146,7 +149,8 @@ def _show_decisions(row: Mapping[str, Any]) -> None:
         f"\n{row['arm']}, by its journal: {journal['predictions']} predictions in tool gaps ({late} more came"
         f" too late), {journal['re_ranks']} of them re-ranks; {journal['plans']} plans with shares put in"
         " force."
-        f"\nMoves of KV: {moves['requested']} wanted, {moves['started']} begun, {moves['landed']} landed:"
+        f"\nMoves of KV: {moves['requested']} wanted, {moves['started']} begun, {moves['landed']} landed"
+        f" ({row['move_setup_s']:.2f} emulated seconds each beside the transfer):"
         f" {moves['hidden']} hidden in the tool gap in full, {moves['not_hidden']} not ({moves['waited_for']}"
         f" were waited for); {moves['cancelled']} called off, {moves['failed']} failed, {moves['expired']}"
         f" expired. The next step's cache showed {moves['found']}, and did not show {moves['not_found']}."

@@ -2,7 +2,9 @@
 the same forecasts.
 
 The simulator's seconds are emulated ones, the gateway's real ones: bounds on waiting and the period of load
-reports are those of the gateway times the speed.
+reports are those of the gateway times the speed. Questions and answers between gateway and shims take no time
+in a simulation, and times the speed they take longer than the transfer: what a move took beside it is told
+too.
 """
 
 import json
@@ -32,7 +34,7 @@ def simulated(
     trace, cluster = scratch / "trace.jsonl", scratch / "cluster.json"
     write_trace(chosen, settings, trace)
     described = {
-        "workers": [_worker(one) for one in results[0].servers],
+        "workers": [_worker(one, move_setup_s(results, settings.speed)) for one in results[0].servers],
         "policies": {result.policy.name: _policy(result, settings.speed) for result in results},
         "forecasts": {
             result.policy.name: result.journal.told for result in results if result.journal is not None
@@ -65,13 +67,25 @@ def _policy(result: ArmResult, speed: float) -> dict[str, Any]:
     }
 
 
-def _worker(server: Mapping[str, Any]) -> dict[str, Any]:
+def move_setup_s(results: Sequence[ArmResult], speed: float) -> float:
+    """Emulated seconds that a move of KV took beside its transfer, in the arm that moved any."""
+    return max(
+        result.history.move_setup_s(_link_rate(result.servers[0]) * speed) * speed for result in results
+    )
+
+
+def _link_rate(server: Mapping[str, Any]) -> float:
+    """KV tokens per emulated second."""
+    return float(server["heddle_timing"]["transfer_bytes_s"] / server["heddle_timing"]["kv_token_bytes"])
+
+
+def _worker(server: Mapping[str, Any], setup_s: float) -> dict[str, Any]:
     """An emulated worker's costs at its MP degree, in the simulator's words."""
     timing, degree = server["heddle_timing"], int(server["tp_size"])
     compute = degree ** timing["scaling"]
     base = timing["decode_fixed_s"] + timing["decode_weights_s"] / degree
     each = timing["decode_request_s"] / compute
-    rate = timing["transfer_bytes_s"] / timing["kv_token_bytes"]
+    rate = _link_rate(server)
     return {
         "degree": degree,
         "slots": int(server["max_running_requests"]),
@@ -84,5 +98,5 @@ def _worker(server: Mapping[str, Any]) -> dict[str, Any]:
             "prefill_token_s": timing["prefill_token_s"] / compute,
             "prefill_pair_s": timing["prefill_context_s"] / compute,
         },
-        **({"link": {"tokens_per_s": rate}} if rate > 0 else {}),
+        **({"link": {"tokens_per_s": rate, "setup_s": setup_s}} if rate > 0 else {}),
     }

@@ -15,6 +15,7 @@ import typer
 from heddle_shim.emulator.answer import LengthRule
 from heddle_shim.emulator.engine_config import EngineConfig
 from heddle_shim.emulator.fleet_server import FleetServer, PortTakenError, build_workers
+from heddle_shim.emulator.synthetic_page import MOVED_PAGE_TOKENS
 from heddle_shim.emulator.timing import ProfileError, TimingProfile
 from heddle_shim.emulator.worker import EmulatedWorker, WorkerSettings
 
@@ -67,6 +68,14 @@ def emulate(
         int, typer.Option(min=0, help="Preempt only what is worse by more than this.")
     ] = 10,
     max_queued: Annotated[int | None, typer.Option(min=1, help="Bound of the waiting queue.")] = None,
+    moved_page: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="Tokens of a page that moves to another worker. Large ones cost this machine less, which"
+            " matters at high speed.",
+        ),
+    ] = MOVED_PAGE_TOKENS,
     disconnect_delay: Annotated[
         float, typer.Option(min=0, help="Real seconds from a hang-up to the abort; SGLang needs 2 to 4.")
     ] = 0.0,
@@ -92,6 +101,7 @@ def emulate(
             context_length=context_length,
             length_rule=length,
             disconnect_delay_s=disconnect_delay,
+            moved_page=moved_page,
             engine=engine,
         )
         workers = build_workers(degrees, settings=settings, kv_tokens=kv_tokens, profile=timing, speed=speed)

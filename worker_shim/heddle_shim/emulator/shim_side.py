@@ -18,7 +18,7 @@ from heddle_shim.emulator.histories import Histories
 from heddle_shim.emulator.kv_moves import KvMoves
 from heddle_shim.emulator.kv_pool import KvHold
 from heddle_shim.emulator.link import Link
-from heddle_shim.emulator.synthetic_page import layout_of, make_page, tokens_of_page
+from heddle_shim.emulator.synthetic_page import MOVED_PAGE_TOKENS, layout_of, make_page, tokens_of_page
 from heddle_shim.emulator.tokens import ID_BYTES, count, pack, unpack
 from heddle_shim.page_hashes import page_hashes
 from heddle_shim.transfer.engine_side import EngineState, Offer
@@ -43,7 +43,14 @@ class EmulatedEngineSide:
     """Fills ``EngineSide`` for one emulated worker. All calls come from its event loop."""
 
     def __init__(
-        self, engine: Engine, driver: Carried, histories: Histories, *, model: str, version: str
+        self,
+        engine: Engine,
+        driver: Carried,
+        histories: Histories,
+        *,
+        model: str,
+        version: str,
+        moved_page: int = MOVED_PAGE_TOKENS,
     ) -> None:
         self._engine = engine
         self._driver = driver
@@ -59,7 +66,7 @@ class EmulatedEngineSide:
         if engine.costs.profile.transfer_bytes_s <= 0:
             self._refusal = "transfer_bytes_s of the timing profile is 0"
         try:
-            layout = layout_of(engine.config.page_size, engine.costs.degree)
+            layout = layout_of(engine.config.page_size, engine.costs.degree, moved_page)
             self._namespace = KvNamespace(
                 model=f"emulated:{model}", weight_version=WEIGHT_VERSION, layout=layout
             )

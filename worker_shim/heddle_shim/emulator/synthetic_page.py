@@ -17,16 +17,16 @@ from heddle_shim.transfer.page_file import PageBytes
 from heddle_shim.transfer.reshard import reshard
 
 KV_HEADS: Final = 8
-LEAST_PAGE_TOKENS: Final = 64
+MOVED_PAGE_TOKENS: Final = 64
 """SGLang's usual page; with the pool's own page of one token a move would be all headers."""
 
 
-def page_tokens(pool_page: int) -> int:
-    """Tokens of a page that is moved: whole pages of the pool."""
-    return -(-LEAST_PAGE_TOKENS // pool_page) * pool_page
+def page_tokens(pool_page: int, wanted: int = MOVED_PAGE_TOKENS) -> int:
+    """Tokens of a page that is moved: whole pages of the pool, at least ``wanted``."""
+    return -(-wanted // pool_page) * pool_page
 
 
-def layout_of(pool_page: int, degree: int) -> KvLayout:
+def layout_of(pool_page: int, degree: int, wanted: int = MOVED_PAGE_TOKENS) -> KvLayout:
     """Layout of an emulated engine's pages.
 
     Raises:
@@ -35,7 +35,7 @@ def layout_of(pool_page: int, degree: int) -> KvLayout:
     return KvLayout(
         dtype="emulated",
         item_bytes=ID_BYTES,
-        page_size=page_tokens(pool_page),
+        page_size=page_tokens(pool_page, wanted),
         layers=1,
         kv_heads=KV_HEADS,
         head_dim=1,

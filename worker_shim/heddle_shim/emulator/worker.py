@@ -16,6 +16,7 @@ from heddle_shim.emulator.generation import Generation
 from heddle_shim.emulator.histories import Histories
 from heddle_shim.emulator.metrics import RequestMetrics
 from heddle_shim.emulator.shim_side import EmulatedEngineSide
+from heddle_shim.emulator.synthetic_page import MOVED_PAGE_TOKENS
 from heddle_shim.emulator.timing import StepCosts
 from heddle_shim.emulator.tokens import TokenMemo
 
@@ -41,6 +42,8 @@ class WorkerSettings:
     length_rule: LengthRule = LengthRule.MAX_TOKENS
     enable_cache_report: bool = True
     disconnect_delay_s: float = 0.0
+    moved_page: int = MOVED_PAGE_TOKENS
+    """Tokens of a page that is moved to another worker; a prefix is moved in whole ones."""
     engine: EngineConfig = field(default_factory=EngineConfig)
 
 
@@ -58,7 +61,12 @@ class EmulatedWorker:
         self.instance_id: Final = uuid.uuid4().hex
         self._histories = Histories(self.engine.pool.total)
         self.shim_side: Final = EmulatedEngineSide(
-            self.engine, self.driver, self._histories, model=settings.model, version=SGLANG_VERSION
+            self.engine,
+            self.driver,
+            self._histories,
+            model=settings.model,
+            version=SGLANG_VERSION,
+            moved_page=settings.moved_page,
         )
 
     def _note_finished(self, generation: Generation) -> None:
