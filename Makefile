@@ -110,8 +110,8 @@ bench-predictor: install ## Length predictor on recorded sets: make bench-predic
 	$(BIN)/python benchmarks/bench_predictor.py $(DATA)
 
 .PHONY: bench-rollout
-bench-rollout: install ## A live rollout on 8 emulated workers under Heddle and baselines, simulated beside (long)
-	$(BIN)/heddle bench rollout --groups 96 --samples 8 --speed 20 --json out/bench-rollout.json
+bench-rollout: install ## A live rollout on 8 emulated workers under Heddle and baselines, simulated beside (25 min)
+	$(BIN)/heddle bench rollout --groups 96 --samples 8 --scale-output 2 --speed 20 --json out/bench-rollout.json
 
 .PHONY: clean
 clean: ## Remove what was built
