@@ -81,10 +81,13 @@ class SharedFleet:
     # ---------------------------------------------------------------- lifetime
 
     async def start(self) -> None:
-        """Takes up what an earlier process left, and follows. A Redis that is away delays nothing."""
+        """Takes up what an earlier process left, if this one leads, and follows. A Redis that is away delays
+        nothing.
+        """
         try:
-            async with asyncio.timeout(TAKE_UP_TIMEOUT_S):
-                await self._take_up(self._epoch())
+            if epoch := self._epoch():
+                async with asyncio.timeout(TAKE_UP_TIMEOUT_S):
+                    await self._take_up(epoch)
         except (LiveStoreError, TimeoutError) as error:
             log.warning("workers of an earlier process are not taken up: %s", error or "Redis is slow")
         self._task = asyncio.create_task(self._run(), name="shared-fleet")
