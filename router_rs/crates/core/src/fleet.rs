@@ -22,6 +22,7 @@ pub struct Fleet {
     usable: WorkerState,
     alive: usize,
     links: usize,
+    largest_kv: u64,
 }
 
 impl Default for Fleet {
@@ -33,6 +34,7 @@ impl Default for Fleet {
             usable: WorkerState::Draining,
             alive: 0,
             links: 0,
+            largest_kv: u64::MAX,
         }
     }
 }
@@ -43,7 +45,7 @@ impl Fleet {
         self.place_of(id).map(|place| &self.workers[place])
     }
 
-    /// The worker with this id, to change; call [`Fleet::refresh`] after a change of its state or degree.
+    /// The worker with this id, to change; call [`Fleet::refresh`] after a change of its state, degree or KV.
     pub fn get_mut(&mut self, id: WorkerId) -> Option<&mut Worker> {
         self.place_of(id).map(|place| &mut self.workers[place])
     }
@@ -124,14 +126,7 @@ impl Fleet {
 
     /// KV tokens of the usable worker that has most; `u64::MAX` where one has no bound, or there is no worker.
     pub fn largest_kv(&self) -> u64 {
-        let usable = self.workers.iter().filter(|w| w.state == self.usable);
-        usable
-            .map(|worker| match worker.kv_tokens {
-                0 => u64::MAX,
-                tokens => tokens,
-            })
-            .max()
-            .unwrap_or(u64::MAX)
+        self.largest_kv
     }
 
     /// Workers that are not down.
@@ -144,7 +139,7 @@ impl Fleet {
         self.links
     }
 
-    /// Derives what depends on the workers' states and degrees.
+    /// Derives what depends on the workers' states, degrees and KV.
     pub fn refresh(&mut self) {
         let workers = &self.workers;
         self.by_degree.clear();
@@ -163,6 +158,18 @@ impl Fleet {
         } else {
             WorkerState::Draining
         };
+        self.largest_kv = self.find_largest_kv();
+    }
+
+    fn find_largest_kv(&self) -> u64 {
+        let usable = self.workers.iter().filter(|w| w.state == self.usable);
+        usable
+            .map(|worker| match worker.kv_tokens {
+                0 => u64::MAX,
+                tokens => tokens,
+            })
+            .max()
+            .unwrap_or(u64::MAX)
     }
 
     /// True when the derived fields agree with the workers.
@@ -184,5 +191,6 @@ impl Fleet {
             && self.links == self.workers.iter().filter(|w| w.link.is_some()).count()
             && self.by_degree.len() == living
             && (self.usable == WorkerState::Active) == active
+            && self.largest_kv == self.find_largest_kv()
     }
 }

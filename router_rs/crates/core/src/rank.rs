@@ -7,42 +7,13 @@
 //! Invariants: entries are strictly ascending in ([`Entry`] order); no block is empty; weights are whole tokens, so
 //! sums are exact and never drift.
 
-use std::cmp::Ordering;
+mod entry;
+
+pub use entry::{Entry, Span};
 
 /// Most entries in one block; a block that would grow past it is split in halves. Half as many make splits, each of which
 /// sums all blocks anew, twice as frequent; twice as many make every update move twice the bytes.
 const BLOCK: usize = 128;
-
-/// One ranked id.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Entry {
-    /// Predicted remaining tokens.
-    pub weight: u64,
-    /// Trajectory.
-    pub id: u64,
-}
-
-impl Ord for Entry {
-    /// Heavier first; ties by the smaller id.
-    fn cmp(&self, other: &Self) -> Ordering {
-        other.weight.cmp(&self.weight).then(self.id.cmp(&other.id))
-    }
-}
-
-impl PartialOrd for Entry {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-/// Count and weight of a run of entries.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Span {
-    /// Entries in the run.
-    pub count: usize,
-    /// Sum of their weights.
-    pub weight: u64,
-}
 
 /// Ids by weight, heaviest first.
 #[derive(Debug, Clone, Default)]
@@ -50,6 +21,8 @@ pub struct Ranking {
     blocks: Vec<Vec<Entry>>,
     /// Last entry of each block, kept side by side so that the search for a block stays in few cache lines.
     ends: Vec<Entry>,
+    /// Weight of each block, so that a split need not read the entries of all of them.
+    weights: Vec<u64>,
     /// Fenwick tree (1-based, slot 0 unused) over the blocks.
     sums: Vec<Span>,
     all: Span,
@@ -97,23 +70,34 @@ impl Ranking {
         if self.blocks.is_empty() {
             self.blocks.push(vec![entry]);
             self.ends.push(entry);
+            self.weights.push(weight);
             self.all = Span { count: 1, weight };
             self.rebuild();
             return true;
         }
-        let at = self.block_of(entry).min(self.blocks.len() - 1);
+        self.insert_into(self.block_of(entry), entry)
+    }
+
+    /// Adds an entry where [`Ranking::block_of`] has found that it belongs.
+    fn insert_into(&mut self, at: usize, entry: Entry) -> bool {
+        let weight = entry.weight;
+        let at = at.min(self.blocks.len() - 1);
         let block = &mut self.blocks[at];
         let Err(place) = block.binary_search(&entry) else {
             return false;
         };
         block.insert(place, entry);
         self.ends[at] = block[block.len() - 1];
+        self.weights[at] += weight;
         self.all.count += 1;
         self.all.weight += weight;
         if block.len() > BLOCK {
             let tail = block.split_off(BLOCK / 2);
             self.ends[at] = block[block.len() - 1];
             self.ends.insert(at + 1, tail[tail.len() - 1]);
+            let moved = weight_of(&tail);
+            self.weights[at] -= moved;
+            self.weights.insert(at + 1, moved);
             self.blocks.insert(at + 1, tail);
             self.rebuild();
         } else {
@@ -125,7 +109,11 @@ impl Ranking {
     /// Takes `id` out; `weight` must be the one it was inserted with. False when there is no such entry.
     pub fn remove(&mut self, id: u64, weight: u64) -> bool {
         let entry = Entry { weight, id };
-        let at = self.block_of(entry);
+        self.remove_from(self.block_of(entry), entry)
+    }
+
+    fn remove_from(&mut self, at: usize, entry: Entry) -> bool {
+        let weight = entry.weight;
         let Some(block) = self.blocks.get_mut(at) else {
             return false;
         };
@@ -133,6 +121,7 @@ impl Ranking {
             return false;
         };
         block.remove(place);
+        self.weights[at] -= weight;
         self.all.count -= 1;
         self.all.weight -= weight;
         if let Some(&last) = block.last() {
@@ -142,6 +131,7 @@ impl Ranking {
         } else {
             self.blocks.remove(at);
             self.ends.remove(at);
+            self.weights.remove(at);
             self.rebuild();
         }
         true
@@ -152,13 +142,22 @@ impl Ranking {
         if old == new {
             return self.contains(id, old);
         }
-        self.shift(Entry { weight: old, id }, Entry { weight: new, id })
-            .unwrap_or_else(|| self.remove(id, old) && self.insert(id, new))
+        let (old, new) = (Entry { weight: old, id }, Entry { weight: new, id });
+        let at = self.block_of(old);
+        if let Some(found) = self.shift(at, old, new) {
+            return found;
+        }
+        if !self.remove_from(at, old) {
+            return false;
+        }
+        if self.blocks.is_empty() {
+            return self.insert(id, new.weight);
+        }
+        self.insert_into(self.block_near(at, new), new)
     }
 
     /// Changes an entry that stays within its block, as most changes of progress do; `None` when it would leave it.
-    fn shift(&mut self, old: Entry, new: Entry) -> Option<bool> {
-        let at = self.block_of(old);
+    fn shift(&mut self, at: usize, old: Entry, new: Entry) -> Option<bool> {
         let block = self.blocks.get_mut(at)?;
         if new < block[0] || new > block[block.len() - 1] {
             return None;
@@ -175,6 +174,7 @@ impl Ranking {
             block[to] = new;
         }
         self.ends[at] = block[block.len() - 1];
+        self.weights[at] = self.weights[at] - old.weight + new.weight;
         self.all.weight = self.all.weight - old.weight + new.weight;
         let mut i = at + 1;
         while i < self.sums.len() {
@@ -200,7 +200,7 @@ impl Ranking {
         if let Some(block) = self.blocks.get(at) {
             let place = block.partition_point(|other| *other < entry);
             span.count += place;
-            span.weight += block[..place].iter().map(|e| e.weight).sum::<u64>();
+            span.weight += weight_of(&block[..place]);
         }
         span
     }
@@ -233,6 +233,24 @@ impl Ranking {
         self.ends.partition_point(|end| *end < entry)
     }
 
+    /// The same, looked for from block `from` on outwards: a step changes a length by little.
+    fn block_near(&self, from: usize, entry: Entry) -> usize {
+        let from = from.min(self.ends.len() - 1);
+        let mut reach = 1;
+        let (low, high) = if self.ends[from] < entry {
+            while self.ends.get(from + reach).is_some_and(|end| *end < entry) {
+                reach *= 2;
+            }
+            (from + reach / 2, self.ends.len().min(from + reach))
+        } else {
+            while from >= reach && self.ends[from - reach] >= entry {
+                reach *= 2;
+            }
+            (from.saturating_sub(reach), from - reach / 2)
+        };
+        low + self.ends[low..high].partition_point(|end| *end < entry)
+    }
+
     /// Joins a block that became small with its right neighbour, so that removals cannot leave crumbs.
     fn merge_small(&mut self, at: usize) {
         if self.blocks[at].len() >= BLOCK / 8 || at + 1 >= self.blocks.len() {
@@ -244,6 +262,8 @@ impl Ranking {
         let tail = self.blocks.remove(at + 1);
         self.blocks[at].extend(tail);
         self.ends.remove(at);
+        let moved = self.weights.remove(at + 1);
+        self.weights[at] += moved;
         self.rebuild();
     }
 
@@ -279,9 +299,10 @@ impl Ranking {
     fn rebuild(&mut self) {
         self.sums.clear();
         self.sums.push(Span::default());
-        self.sums.extend(self.blocks.iter().map(|b| Span {
-            count: b.len(),
-            weight: b.iter().map(|e| e.weight).sum(),
+        let blocks = self.blocks.iter().zip(&self.weights);
+        self.sums.extend(blocks.map(|(block, &weight)| Span {
+            count: block.len(),
+            weight,
         }));
         for i in 1..self.sums.len() {
             let up = i + (i & i.wrapping_neg());
@@ -294,105 +315,9 @@ impl Ranking {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    #[derive(Debug, Clone)]
-    enum Op {
-        Insert(u64, u64),
-        RemoveNth(usize),
-        Reweigh(usize, u64),
-    }
-
-    fn op() -> impl Strategy<Value = Op> {
-        prop_oneof![
-            4 => (0..2000u64, 1..50u64).prop_map(|(id, w)| Op::Insert(id, w)),
-            3 => any::<usize>().prop_map(Op::RemoveNth),
-            3 => (any::<usize>(), 1..50u64).prop_map(|(n, w)| Op::Reweigh(n, w)),
-        ]
-    }
-
-    fn check(ranking: &Ranking, model: &[Entry]) {
-        assert_eq!(ranking.iter().collect::<Vec<_>>(), model);
-        assert_eq!(ranking.len(), model.len());
-        assert_eq!(
-            ranking.total_weight(),
-            model.iter().map(|e| e.weight).sum::<u64>()
-        );
-        assert!(
-            ranking
-                .blocks
-                .iter()
-                .all(|b| !b.is_empty() && b.len() <= BLOCK)
-        );
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig::with_cases(64))]
-        #[test]
-        fn agrees_with_a_sorted_vec(ops in prop::collection::vec(op(), 0..1500)) {
-            let mut ranking = Ranking::new();
-            let mut model: Vec<Entry> = Vec::new();
-            for op in ops {
-                match op {
-                    Op::Insert(id, weight) => {
-                        let entry = Entry { weight, id };
-                        let found = model.binary_search(&entry);
-                        prop_assert_eq!(ranking.insert(id, weight), found.is_err());
-                        if let Err(at) = found {
-                            model.insert(at, entry);
-                        }
-                    }
-                    Op::RemoveNth(n) if !model.is_empty() => {
-                        let entry = model.remove(n % model.len());
-                        prop_assert!(ranking.remove(entry.id, entry.weight));
-                        prop_assert!(!ranking.remove(entry.id, entry.weight));
-                    }
-                    Op::Reweigh(n, weight) if !model.is_empty() => {
-                        let entry = model.remove(n % model.len());
-                        let new = Entry { weight, id: entry.id };
-                        if let Err(at) = model.binary_search(&new) {
-                            model.insert(at, new);
-                            prop_assert!(ranking.update(entry.id, entry.weight, weight));
-                        } else {
-                            prop_assert!(ranking.remove(entry.id, entry.weight));
-                        }
-                    }
-                    _ => {}
-                }
-            }
-            check(&ranking, &model);
-            for (rank, entry) in model.iter().enumerate() {
-                prop_assert_eq!(ranking.select(rank), Some(*entry));
-                let weight = model[..rank].iter().map(|e| e.weight).sum();
-                prop_assert_eq!(ranking.before(entry.id, entry.weight), Span { count: rank, weight });
-                prop_assert!(ranking.contains(entry.id, entry.weight));
-            }
-            prop_assert_eq!(ranking.select(model.len()), None);
-        }
-    }
-
-    #[test]
-    fn blocks_split_and_merge_as_entries_come_and_go() {
-        let mut ranking = Ranking::new();
-        for id in 0..5000u64 {
-            assert!(ranking.insert(id, id % 7 + 1));
-        }
-        assert!(ranking.blocks.len() > 10);
-        for id in 0..4990u64 {
-            assert!(ranking.remove(id, id % 7 + 1));
-        }
-        assert!(
-            ranking.blocks.len() <= 4,
-            "{} blocks for 10 entries",
-            ranking.blocks.len()
-        );
-        assert_eq!(ranking.len(), 10);
-        assert_eq!(
-            ranking.first_except(ranking.first().unwrap().id),
-            ranking.select(1)
-        );
-    }
+fn weight_of(entries: &[Entry]) -> u64 {
+    entries.iter().map(|entry| entry.weight).sum()
 }
+
+#[cfg(test)]
+mod tests;

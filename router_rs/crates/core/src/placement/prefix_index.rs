@@ -3,6 +3,9 @@
 //! A chained hash names its whole prefix, so the tree needs no edges downwards: a node is found by its hash alone, and
 //! a new turn touches only the messages it adds.
 //!
+//! There are millions of nodes, and nobody waits while they are all put into a larger table: they lie in many small
+//! ones, each of which grows by itself.
+//!
 //! Invariants: a worker that holds a node holds its parent; only leaves are evicted, least recently used first; a
 //! worker's part has at most the given number of nodes.
 
@@ -18,12 +21,12 @@ struct Holder {
     children: u32,
 }
 
-/// Most prefixes are seen by one worker: the first holder lies in the node, a list is made only for more.
+/// Most prefixes are seen by one worker: the first holder lies in the node, and only further ones in memory of their own.
 #[derive(Debug)]
 struct Node {
     parent: Option<u64>,
     first: Holder,
-    more: Vec<Holder>,
+    more: Box<[Holder]>,
 }
 
 impl Node {
@@ -41,19 +44,73 @@ impl Node {
         self.holders().any(|holder| holder.worker == worker)
     }
 
+    fn add(&mut self, holder: Holder) {
+        let mut more = std::mem::take(&mut self.more).into_vec();
+        more.reserve_exact(1);
+        more.push(holder);
+        self.more = more.into_boxed_slice();
+    }
+
     /// Takes the worker's hold away; false when that was the last one.
     fn release(&mut self, worker: WorkerId) -> bool {
-        if self.first.worker != worker {
-            self.more.retain(|holder| holder.worker != worker);
-            return true;
+        let mut more = std::mem::take(&mut self.more).into_vec();
+        let still_held = if self.first.worker != worker {
+            more.retain(|holder| holder.worker != worker);
+            true
+        } else if let Some(holder) = more.pop() {
+            self.first = holder;
+            true
+        } else {
+            false
+        };
+        self.more = more.into_boxed_slice();
+        still_held
+    }
+}
+
+/// Tables that the nodes are divided among; with four million nodes, each has a few thousand.
+const TABLES: usize = 1 << TABLES_LOG2;
+const TABLES_LOG2: u32 = 10;
+
+/// All nodes by their hash; no table is made before the first node.
+#[derive(Debug, Default)]
+struct Nodes(Vec<IdMap<u64, Node>>);
+
+impl Nodes {
+    /// Another multiplier than the tables' own, so that what lies in one table differs in all bits there.
+    fn table_of(hash: u64) -> usize {
+        (hash.wrapping_mul(0xD6E8_FEB8_6659_FD93) >> (u64::BITS - TABLES_LOG2)) as usize
+    }
+
+    fn get(&self, hash: u64) -> Option<&Node> {
+        self.0.get(Self::table_of(hash))?.get(hash)
+    }
+
+    fn get_mut(&mut self, hash: u64) -> Option<&mut Node> {
+        self.0.get_mut(Self::table_of(hash))?.get_mut(hash)
+    }
+
+    fn insert(&mut self, hash: u64, node: Node) {
+        if self.0.is_empty() {
+            self.0.resize_with(TABLES, IdMap::default);
         }
-        match self.more.pop() {
-            Some(holder) => {
-                self.first = holder;
-                true
-            }
-            None => false,
+        self.0[Self::table_of(hash)].insert(hash, node);
+    }
+
+    fn remove(&mut self, hash: u64) {
+        if let Some(table) = self.0.get_mut(Self::table_of(hash)) {
+            table.remove(hash);
         }
+    }
+
+    fn len(&self) -> usize {
+        self.0.iter().map(IdMap::len).sum()
+    }
+
+    fn sorted_ids(&self) -> Vec<u64> {
+        let mut ids: Vec<u64> = self.0.iter().flat_map(IdMap::sorted_ids).collect();
+        ids.sort_unstable();
+        ids
     }
 }
 
@@ -77,7 +134,7 @@ pub struct Deepest {
 /// The index.
 #[derive(Debug, Default)]
 pub struct PrefixIndex {
-    nodes: IdMap<u64, Node>,
+    nodes: Nodes,
     parts: BTreeMap<WorkerId, Part>,
     clock: u64,
 }
@@ -134,9 +191,8 @@ impl PrefixIndex {
             life,
             ..Part::default()
         });
-        let held = |nodes: &IdMap<u64, Node>, hash: u64| {
-            nodes.get(hash).is_some_and(|node| node.is_held_by(worker))
-        };
+        let held =
+            |nodes: &Nodes, hash: u64| nodes.get(hash).is_some_and(|node| node.is_held_by(worker));
         let known = chain
             .iter()
             .rposition(|&hash| held(&self.nodes, hash))
@@ -149,41 +205,45 @@ impl PrefixIndex {
             part.leaves.remove(&(holder.used, hash));
             holder.used = self.clock;
         }
+        let first_new = chain.get(known).copied();
+        let mut added = 0;
         for &hash in &chain[known..] {
+            // Its child is the next of the chain; the last one's is taken back below.
             let holder = Holder {
                 worker,
                 used: self.clock,
-                children: 0,
+                children: 1,
             };
-            // A hash that stands elsewhere in the tree is no chained hash of this prefix: a collision, or a caller's
-            // fault. The rest of the chain is not taken in.
-            if held(&self.nodes, hash) {
-                break;
-            }
             match self.nodes.get_mut(hash) {
-                Some(node) if node.parent == tip => node.more.push(holder),
-                Some(_) => break,
-                None => {
-                    self.nodes.insert(
-                        hash,
-                        Node {
-                            parent: tip,
-                            first: holder,
-                            more: Vec::new(),
-                        },
-                    );
-                }
+                // A hash that stands elsewhere in the tree is no chained hash of this prefix: a collision, or a caller's
+                // fault. The rest of the chain is not taken in.
+                Some(node) if node.parent != tip || node.is_held_by(worker) => break,
+                Some(node) => node.add(holder),
+                None => self.nodes.insert(
+                    hash,
+                    Node {
+                        parent: tip,
+                        first: holder,
+                        more: Box::default(),
+                    },
+                ),
             }
-            if let Some(parent) = tip.and_then(|tip| holder_mut(&mut self.nodes, tip, worker)) {
+            if Some(hash) == first_new
+                && let Some(parent) = tip.and_then(|tip| holder_mut(&mut self.nodes, tip, worker))
+            {
                 parent.children += 1;
             }
-            part.nodes += 1;
+            added += 1;
             tip = Some(hash);
         }
+        part.nodes += added;
         if let Some(hash) = tip
-            && holder_mut(&mut self.nodes, hash, worker).is_some_and(|holder| holder.children == 0)
+            && let Some(holder) = holder_mut(&mut self.nodes, hash, worker)
         {
-            part.leaves.insert((self.clock, hash));
+            holder.children -= u32::from(added > 0);
+            if holder.children == 0 {
+                part.leaves.insert((self.clock, hash));
+            }
         }
         while part.nodes > most
             && let Some((_, leaf)) = part.leaves.pop_first()
@@ -244,12 +304,12 @@ impl PrefixIndex {
     }
 }
 
-fn holder_mut(nodes: &mut IdMap<u64, Node>, hash: u64, worker: WorkerId) -> Option<&mut Holder> {
+fn holder_mut(nodes: &mut Nodes, hash: u64, worker: WorkerId) -> Option<&mut Holder> {
     nodes.get_mut(hash)?.holder_mut(worker)
 }
 
 /// Takes `leaf` from the worker; its parent may become a leaf.
-fn evict(nodes: &mut IdMap<u64, Node>, part: &mut Part, worker: WorkerId, leaf: u64) {
+fn evict(nodes: &mut Nodes, part: &mut Part, worker: WorkerId, leaf: u64) {
     let Some(node) = nodes.get_mut(leaf) else {
         return;
     };
@@ -269,88 +329,4 @@ fn evict(nodes: &mut IdMap<u64, Node>, part: &mut Part, worker: WorkerId, leaf: 
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    fn any_worker(_: WorkerId, _: u64) -> bool {
-        true
-    }
-
-    #[test]
-    fn the_deepest_prefix_names_all_its_holders() {
-        let mut index = PrefixIndex::default();
-        index.insert(2, 1, &[10, 11, 12], 100);
-        index.insert(1, 1, &[10, 11, 13], 100);
-        let found = index.deepest(&[10, 11, 14, 15], any_worker).unwrap();
-        assert_eq!(
-            found,
-            Deepest {
-                matched: 2,
-                holders: vec![1, 2]
-            }
-        );
-        assert_eq!(
-            index.deepest(&[10, 11, 12], any_worker).unwrap().holders,
-            [2]
-        );
-        assert_eq!(index.deepest(&[99], any_worker), None);
-        assert_eq!(index.nodes(), 4);
-    }
-
-    #[test]
-    fn a_new_life_of_a_worker_has_seen_nothing() {
-        let mut index = PrefixIndex::default();
-        index.insert(1, 1, &[10, 11], 100);
-        index.insert(1, 2, &[20], 100);
-        assert_eq!((index.size(1, 1), index.size(1, 2)), (0, 1));
-        assert_eq!(index.deepest(&[10, 11], any_worker), None);
-    }
-
-    /// Chains as chained hashes make them: the hash of a position stands for all before it.
-    fn chain(messages: &[u8]) -> Vec<u64> {
-        let mut hash = 7u64;
-        messages
-            .iter()
-            .map(|&message| {
-                hash = hash
-                    .wrapping_mul(0x0100_0000_01B3)
-                    .wrapping_add(u64::from(message) + 1);
-                hash
-            })
-            .collect()
-    }
-
-    proptest! {
-        #[test]
-        fn any_sequence_of_prompts_keeps_the_bound_and_the_tree(
-            prompts in prop::collection::vec((0..3u64, 1..3u64, prop::collection::vec(0..3u8, 0..8)), 0..120),
-        ) {
-            let mut index = PrefixIndex::default();
-            for (worker, life, messages) in prompts {
-                let chain = chain(&messages);
-                index.insert(worker, life, &chain, 10);
-                prop_assert!(index.size(worker, life) <= 10);
-                prop_assert_eq!(index.audit(), Vec::<String>::new());
-                if let Some(found) = index.deepest(&chain, any_worker) {
-                    prop_assert_eq!(found.matched, chain.len());
-                    prop_assert!(found.holders.contains(&worker));
-                } else {
-                    prop_assert!(chain.is_empty());
-                }
-            }
-        }
-
-        #[test]
-        fn chains_that_are_no_chains_do_no_harm(
-            prompts in prop::collection::vec((0..2u64, prop::collection::vec(0..6u64, 0..8)), 0..80),
-        ) {
-            let mut index = PrefixIndex::default();
-            for (worker, chain) in prompts {
-                index.insert(worker, 1, &chain, 4);
-                prop_assert!(index.size(worker, 1) <= 4);
-                prop_assert_eq!(index.audit(), Vec::<String>::new());
-            }
-        }
-    }
-}
+mod tests;
