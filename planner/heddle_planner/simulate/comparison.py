@@ -141,6 +141,19 @@ def compare(
     return Comparison(problem, max(longest, work), (longest, work), outcomes)
 
 
+def on_the_same_workers(problem: Problem, of: Outcome, rows: Sequence[PolicyRow]) -> list[Outcome]:
+    """Rows on the workers, and with the plan, that another row of ours has chosen: what a policy gives when
+    nothing but the policy changes.
+    """
+    runner = _Runner(problem, problem.scripts, problem.seed)
+    cluster = _candidates(runner, of.row)[of.workers]
+    outcomes = []
+    for row in rows:
+        report = runner.run(row, cluster)
+        outcomes.append(Outcome(row, of.workers, report, {of.workers: float(report["makespan_s"])}, None))
+    return outcomes
+
+
 def _outcome(problem: Problem, runner: _Runner, row: PolicyRow, timeline: bool) -> Outcome:
     if row.baseline:
         return _in_hindsight(problem, runner, row, timeline)

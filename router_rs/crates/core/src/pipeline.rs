@@ -187,7 +187,6 @@ impl Core {
             admitted: self.home_of(trajectory).is_some(),
             footprint: self.footprint(trajectory),
             remaining: trajectory.remaining,
-            spared: trajectory.spared,
             fits_nowhere: self.workers.largest_kv() < trajectory.context_tokens,
             backlog: self.policy.backlog,
             kv: self.kv_rule(),
@@ -229,10 +228,6 @@ impl Core {
                     key: step.key,
                     step: id,
                 };
-                let trajectory = step.trajectory;
-                if let Some(trajectory) = self.trajectories.get_mut(trajectory) {
-                    trajectory.spared = true;
-                }
                 self.let_in(applicant);
             }
             StepState::HeldSlot => {

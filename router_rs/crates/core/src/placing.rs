@@ -87,6 +87,15 @@ impl Core {
             let fits = |place: &Place| rule.fits(self.workers.at(*place), &applicant);
             if candidates.iter().any(fits) {
                 candidates.retain(fits);
+            } else {
+                let fullness = |place: Place| rule.fullness(self.workers.at(place), &applicant);
+                let full = candidates
+                    .iter()
+                    .filter_map(|&place| fullness(place).map(|share| (share, place)));
+                if let Some((_, least)) = full.min_by(|a, b| a.0.total_cmp(&b.0)) {
+                    candidates.clear();
+                    candidates.push(least);
+                }
             }
         }
         if candidates.is_empty() {

@@ -131,10 +131,6 @@ pub struct Home {
 }
 
 /// One agent run.
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "independent facts, not a state"
-)]
 #[derive(Debug, Clone)]
 pub struct Trajectory {
     /// Handle.
@@ -185,8 +181,6 @@ pub struct Trajectory {
     pub gap_timer: Option<Micros>,
     /// Length with which it went into the statistics of ended trajectories, when it was taken for ended.
     pub counted_as: Option<u64>,
-    /// Admission held it as long as it may: it is not set aside again.
-    pub spared: bool,
     /// To be forgotten when its last live step has ended.
     pub finishing: bool,
 }
@@ -219,7 +213,6 @@ impl Trajectory {
             gap_since: None,
             gap_timer: None,
             counted_as: None,
-            spared: false,
             finishing: false,
         }
     }

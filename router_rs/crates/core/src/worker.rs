@@ -265,6 +265,11 @@ impl Worker {
         counted + tokens as f64 + rule.growth * to_come <= self.kv_tokens as f64 * rule.headroom
     }
 
+    /// Share of the KV that is in use with `tokens` more; above 1 where they do not fit.
+    pub fn fullness_with(&self, tokens: u64, rule: &KvRule) -> f64 {
+        (self.counted(rule) + tokens as f64) / self.kv_tokens.max(1) as f64
+    }
+
     /// KV tokens by which what lies here is more than is given out; the engine evicts as much.
     pub fn overflow(&self, rule: &KvRule) -> f64 {
         if self.kv_tokens == 0 {

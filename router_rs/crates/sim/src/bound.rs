@@ -3,6 +3,11 @@
 //! Two things take their time in any schedule: the trajectory that is longest when it runs alone on the fastest worker,
 //! its tools included; and all work, at the best throughput that a GPU can have. Every new token is prefilled once (a
 //! group's common prompt once in all), every output token is decoded in the best batch, and reads its context.
+//!
+//! The best batch is no larger than its KV: a step reads no more of the trajectories' own context than a worker holds, so
+//! all that is read takes so many steps at least. With a price β for a token of own context, a step of b sequences that
+//! read K tokens costs at least `α b + κ K + β K'`, K' of them own, when α is the least of `(t(b) - β C) / b` over all
+//! batches and degrees. Each β gives a bound; the sum over all work is concave in β, and the highest is taken.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,6 +15,9 @@ use crate::costs::Costs;
 use crate::segment::Segment;
 use crate::spec::Truth;
 use crate::workload::{Script, Workload};
+
+/// Thirds that the price of KV is narrowed down by: any price gives a bound, this many the highest to within 1e-9.
+const PRICE_SEARCH: usize = 52;
 
 /// Seconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -51,38 +59,22 @@ pub fn decode_alone_s(costs: &Costs, prompt: u64, output: u64) -> f64 {
     segment.duration(output - 1)
 }
 
-/// Least GPU-seconds of each kind of work, each at the degree where it is cheapest.
-#[derive(Debug, Clone, Copy)]
-struct Rates {
-    decoded_token: f64,
-    context_token: f64,
-    prefilled_token: f64,
-    prefilled_pair: f64,
+/// What a workload takes at least, in numbers.
+#[derive(Debug, Clone, Copy, Default)]
+struct Work {
+    /// Prompt tokens that have to be computed, and their pairs with what stands before them.
+    prefilled: f64,
+    pairs: f64,
+    /// Tokens that decode steps give; the first of an answer comes with the prefill.
+    decoded: f64,
+    /// Context tokens that they read, and those of them that no sibling shares.
+    read: f64,
+    own: f64,
 }
 
-impl Rates {
-    fn of(degree: u32, truth: &Truth, costs: &Costs) -> Self {
-        let gpus = f64::from(degree);
-        Self {
-            decoded_token: gpus * costs.least_token_s(truth.slots),
-            context_token: gpus * costs.context_token_s,
-            prefilled_token: gpus * costs.prefill_token_s,
-            prefilled_pair: gpus * costs.prefill_pair_s,
-        }
-    }
-
-    fn least(self, other: Self) -> Self {
-        Self {
-            decoded_token: self.decoded_token.min(other.decoded_token),
-            context_token: self.context_token.min(other.context_token),
-            prefilled_token: self.prefilled_token.min(other.prefilled_token),
-            prefilled_pair: self.prefilled_pair.min(other.prefilled_pair),
-        }
-    }
-
-    /// GPU-seconds that a workload takes at least.
-    fn work_s(self, workload: &Workload) -> f64 {
-        let mut seconds = 0.0;
+impl Work {
+    fn of(workload: &Workload) -> Self {
+        let mut work = Self::default();
         let mut seen = BTreeSet::new();
         for (index, script) in workload.scripts().iter().enumerate() {
             // The first of a group computes the common prompt; no schedule has to do it twice.
@@ -98,16 +90,55 @@ impl Rates {
             };
             for (turn, prompt) in script.turns.iter().zip(script.prompts()) {
                 let new = (prompt - computed) as f64;
-                let pairs = new * (computed as f64 + new / 2.0);
-                seconds += new * self.prefilled_token + pairs * self.prefilled_pair;
-                // The first token comes with the prefill; each later one reads all before it.
+                work.prefilled += new;
+                work.pairs += new * (computed as f64 + new / 2.0);
                 let decoded = (turn.output - 1) as f64;
                 let read = decoded * prompt as f64 + decoded * (decoded - 1.0).max(0.0) / 2.0;
-                seconds += decoded * self.decoded_token + read * self.context_token;
+                work.decoded += decoded;
+                work.read += read;
+                work.own += read - decoded * shared as f64;
                 computed = prompt + turn.output - 1;
             }
         }
-        seconds
+        work
+    }
+
+    /// GPU-seconds, each kind of work at the degree where it is cheapest.
+    fn gpu_s(self, degrees: &[(u32, &Truth, Costs)]) -> f64 {
+        let least = |of: &dyn Fn(f64, &Truth, &Costs) -> f64| {
+            let each = degrees
+                .iter()
+                .map(|(degree, truth, costs)| of(f64::from(*degree), truth, costs));
+            each.fold(f64::INFINITY, f64::min)
+        };
+        let fixed = self.prefilled * least(&|gpus, _, costs| gpus * costs.prefill_token_s)
+            + self.pairs * least(&|gpus, _, costs| gpus * costs.prefill_pair_s)
+            + self.read * least(&|gpus, _, costs| gpus * costs.context_token_s);
+        let decode = |price: f64| {
+            let token = least(&|gpus, truth, costs| {
+                let paid = price * truth.kv_tokens as f64 / gpus;
+                gpus * costs.least_token_s(truth.slots, paid)
+            });
+            self.decoded * token + self.own * price
+        };
+        // Past this price, all of the shortest step is paid for, and the other degrees' as well.
+        let mut low = 0.0;
+        let mut high = degrees
+            .iter()
+            .map(|(degree, truth, costs)| {
+                f64::from(*degree) * costs.step_s(truth.slots as usize, 0)
+                    / truth.kv_tokens.max(1) as f64
+            })
+            .fold(0.0, f64::max);
+        for _ in 0..PRICE_SEARCH {
+            let third = (high - low) / 3.0;
+            if decode(low + third) < decode(high - third) {
+                low += third;
+            } else {
+                high -= third;
+            }
+        }
+        fixed + decode(f64::midpoint(low, high)).max(decode(0.0))
     }
 }
 
@@ -141,13 +172,12 @@ pub fn lower_bound(
     };
     let scripts = workload.scripts().iter().enumerate();
     let longest = scripts.map(fastest).fold(0.0, f64::max);
-    let rates = allowed
-        .iter()
-        .map(|(degree, truth, costs)| Rates::of(*degree, truth, costs))
-        .reduce(Rates::least);
+    let work = match allowed.as_slice() {
+        [] => f64::INFINITY,
+        degrees => Work::of(workload).gpu_s(degrees),
+    };
     Bound {
         longest_alone_s: longest,
-        work_s: rates.map_or(f64::INFINITY, |rates| rates.work_s(workload))
-            / f64::from(gpus.max(1)),
+        work_s: work / f64::from(gpus.max(1)),
     }
 }

@@ -103,12 +103,13 @@ impl Costs {
         self.prefill_fixed_s + tokens as f64 * self.prefill_token_s + pairs * self.prefill_pair_s
     }
 
-    /// Least seconds of worker time that a generated token takes at any batch up to `slots`, context left out.
-    pub fn least_token_s(&self, slots: u32) -> f64 {
+    /// Least seconds of worker time that a generated token takes at any batch up to `slots`, context left out, when `paid_s`
+    /// of every step are accounted for elsewhere.
+    pub fn least_token_s(&self, slots: u32, paid_s: f64) -> f64 {
         let inner = self.batches.iter().copied().filter(|&batch| batch < slots);
         inner
             .chain([slots])
-            .map(|batch| self.batch_s(batch as usize) / f64::from(batch))
+            .map(|batch| (self.batch_s(batch as usize) - paid_s) / f64::from(batch))
             .fold(f64::INFINITY, f64::min)
     }
 
@@ -167,8 +168,10 @@ mod tests {
 
     #[test]
     fn the_least_token_time_is_at_the_best_batch() {
-        assert!((costs().least_token_s(9) - 0.024 / 9.0).abs() < 1e-12);
-        assert!((costs().least_token_s(2) - 0.011 / 2.0).abs() < 1e-12);
+        assert!((costs().least_token_s(9, 0.0) - 0.024 / 9.0).abs() < 1e-12);
+        assert!((costs().least_token_s(2, 0.0) - 0.011 / 2.0).abs() < 1e-12);
+        // What is left of a step is least for its tokens where it is small.
+        assert!((costs().least_token_s(9, 0.0095) - 0.0005).abs() < 1e-12);
     }
 
     #[test]

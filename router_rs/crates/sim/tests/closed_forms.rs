@@ -133,6 +133,20 @@ fn the_bound_is_the_longest_alone_or_all_work_over_all_throughput() {
     assert!(run.report.over_lower_bound >= 1.0);
 }
 
+#[test]
+fn the_bound_knows_that_a_step_reads_no_more_context_than_there_is_kv() {
+    let many = workload(vec![script(1, &[(0, 1001, 0.0)]); 64]);
+    let mut spec = spec(&[1, 1]);
+    spec.truth.get_mut(&1).unwrap().kv_tokens = 2000;
+    let bound = lower_bound(&many, &spec.truth, 2, 1.0);
+    // A step takes 9 ms and 1 ms a sequence; all context is read in so many steps at least.
+    let own = 64.0 * (1000.0 + 1000.0 * 999.0 / 2.0);
+    let decode = 64.0 * 1000.0 * 1e-3 + 9e-3 * own / 2000.0;
+    close(bound.work_s, (decode + own * 1e-6 + 64.0 * 1e-4) / 2.0, 3);
+    let run = simulate(&many, &spec).unwrap();
+    assert!(run.report.over_lower_bound >= 1.0);
+}
+
 /// Runs an engine until nothing is left and gives what it said.
 fn drain(engine: &mut Engine) -> Vec<Notice> {
     let mut notices = Vec::new();

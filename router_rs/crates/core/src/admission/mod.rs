@@ -43,8 +43,6 @@ pub struct Applicant {
     pub footprint: u64,
     /// Output tokens that it still has to come.
     pub remaining: u64,
-    /// It may not be set aside (again).
-    pub spared: bool,
     /// Its context alone is more than any usable worker has: waiting gains nothing, and the engine says so itself.
     pub fits_nowhere: bool,
     /// Steps beyond the slots that a worker may be given.
@@ -60,6 +58,12 @@ pub trait Admission: Sync {
 
     /// `worker` could take it.
     fn fits(&self, worker: &Worker, applicant: &Applicant) -> bool;
+
+    /// How full `worker` would be with it, 1 being full. A step that has waited as long as it may goes where this is least,
+    /// whatever the placement; none where the placement may choose all the same.
+    fn fullness(&self, _worker: &Worker, _applicant: &Applicant) -> Option<f64> {
+        None
+    }
 
     /// A trajectory at home on a worker is set aside at its next step; `larger` KV tokens of the worker are held by
     /// trajectories that hold more than this one.

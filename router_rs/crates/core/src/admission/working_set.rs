@@ -4,6 +4,10 @@
 //! outgrows the KV all the same would evict each other at every step, so that every step computes its whole context again.
 //! Then as few as will do are set aside, at their next step and until there is room: those with most KV, because each
 //! costs one computation of its context, and fewer have to go. Where the KV fits, nobody waits.
+//!
+//! Who has waited as long as it may is let in where there is least too little room, and has no other privilege: others are
+//! set aside in its place, or it is again. Sent where the placement likes it, and never set aside again, those that had
+//! waited came to lie on one worker, which then computed every context anew at every step.
 
 use super::{Admission, Applicant};
 use crate::worker::Worker;
@@ -19,8 +23,12 @@ impl Admission for WorkingSet {
         worker.has_room(applicant.footprint, applicant.remaining, &applicant.kv)
     }
 
+    fn fullness(&self, worker: &Worker, applicant: &Applicant) -> Option<f64> {
+        Some(worker.fullness_with(applicant.footprint, &applicant.kv))
+    }
+
     fn sets_aside(&self, home: &Worker, larger: u64, applicant: &Applicant) -> bool {
-        !applicant.spared && home.homed.len() > 1 && (larger as f64) < home.overflow(&applicant.kv)
+        home.homed.len() > 1 && (larger as f64) < home.overflow(&applicant.kv)
     }
 
     fn longest_first(&self) -> bool {

@@ -246,7 +246,7 @@ fn a_trajectory_alone_on_its_worker_is_never_set_aside() {
 }
 
 #[test]
-fn who_was_held_as_long_as_allowed_is_not_set_aside_again() {
+fn who_was_held_as_long_as_allowed_has_no_privilege_afterwards() {
     let mut driver = admitted_by("working_set", "fcfs");
     driver.worker(up(1, 1, 16, 1_000));
     resident(&mut driver, 1, 380);
@@ -260,10 +260,32 @@ fn who_was_held_as_long_as_allowed_is_not_set_aside_again() {
     assert!(matches!(driver.steps[&13], Books::Running { .. }));
     done(&mut driver, 13, 430, 10);
     assert!(
-        driver.arrive_with(prompt(23, 3, 450)).is_some(),
-        "one hold of that length is enough"
+        driver.arrive_with(prompt(23, 3, 450)).is_none(),
+        "it still holds most, and there is too little"
     );
-    assert_eq!(driver.stat("set_aside_total"), 1);
+    assert_eq!(driver.stat("set_aside_total"), 2);
+}
+
+#[test]
+fn who_was_held_as_long_as_allowed_goes_where_least_room_is_lacking() {
+    let mut driver = admitted_by("working_set", "fcfs");
+    driver.worker(up(1, 1, 16, 1_000));
+    resident(&mut driver, 1, 480);
+    resident(&mut driver, 2, 480);
+    driver.worker(up(2, 1, 16, 1_000));
+    for id in 3..=5 {
+        resident(&mut driver, id, 280);
+    }
+    for (id, context) in [(1, 480), (2, 480), (3, 280), (4, 280), (5, 280)] {
+        assert!(driver.arrive_with(prompt(10 + id, id, context)).is_some());
+    }
+    assert!(driver.arrive_with(prompt(6, 6, 500)).is_none());
+    driver.advance_to(300 * SECOND);
+    // By its placement it would begin on the first, which has fewer trajectories.
+    assert_eq!(
+        driver.dispatches.last().map(|d| (d.step, d.worker)),
+        Some((6, 2))
+    );
 }
 
 #[test]
