@@ -1,7 +1,7 @@
 """Makes predictions right on average, and intervals hold what they say, from held-out predictions.
 
 Few parameters, since a set of a hundred trajectories must do: the mean is ``exp(level + slope * log
-estimate)``; each quantile is moved by one number (split conformal).
+estimate)``; the quantiles are those of held-out errors (split conformal).
 """
 
 from collections.abc import Sequence
@@ -27,23 +27,28 @@ class MeanCalibration:
     slope: float = 1.0
 
     @classmethod
-    def fit(cls, logs: Floats, lengths: Floats) -> Self:
-        """From held-out predicted logarithms and true lengths (tokens).
+    def fit(cls, logs: Floats, lengths: Floats, weight: Floats) -> Self:
+        """From held-out predicted logarithms, true lengths (tokens), and how many moments each stands for.
 
         The slope is the one whose curve has 1 as the least-squares slope of truth on prediction; the level
         makes the totals agree. Where truth does not rise with the prediction, the mean is nearly constant.
         """
-        center = float(logs.mean())
+        share = weight / weight.sum()
+        center = float(share @ logs)
+        typical = float(share @ lengths)
+
+        def curve(slope: float) -> Floats:
+            said = np.exp(np.clip(slope * (logs - center), -30, 30))
+            return np.asarray(said * (typical / float(share @ said)), dtype=np.float64)
+
         best, least = LEAST_SLOPE, np.inf
         for slope in np.linspace(LEAST_SLOPE, MOST_SLOPE, 79).tolist():
-            said = np.exp(np.clip(slope * (logs - center), -30, 30))
-            said *= lengths.mean() / said.mean()
-            spread = float(said.var())
-            together = float(((said - said.mean()) * (lengths - lengths.mean())).mean())
+            off = curve(slope) - typical
+            spread, together = float(share @ off**2), float(share @ (off * (lengths - typical)))
             if spread > 0 and together > 0 and abs(np.log(together / spread)) < least:
                 best, least = slope, abs(np.log(together / spread))
         said = np.exp(np.clip(best * (logs - center), -30, 30))
-        level = float(np.log(max(1.0, float(lengths.mean()))) - np.log(said.mean()))
+        level = float(np.log(max(1.0, typical)) - np.log(float(share @ said)))
         return cls(level - best * center, best)
 
     def apply(self, logs: Floats) -> Floats:
@@ -60,20 +65,13 @@ class MeanCalibration:
         return cls(float(body["level"]), float(body["slope"]))
 
 
-def conformal_shifts(
-    residuals: Floats, quantiles: Floats, levels: Sequence[float], finished: "Flags | None" = None
-) -> Floats:
-    """What to add to each predicted quantile of ``residuals`` so that the stated share falls below it.
+def held_out_quantiles(errors: Floats, levels: Sequence[float], finished: "Flags | None" = None) -> Floats:
+    """Quantiles of held-out errors: below each the stated share falls (split conformal prediction).
 
-    Shapes (n,), (n, levels). Censored residuals are lower bounds: they count where the product-limit estimate
-    (Kaplan-Meier) puts them.
+    Shape (n,). Censored errors are lower bounds: they count where the product-limit estimate (Kaplan-Meier)
+    puts them.
     """
-    return np.array(
-        [
-            _product_limit_quantile(residuals - quantiles[:, column], level, finished)
-            for column, level in enumerate(levels)
-        ]
-    )
+    return np.array([_product_limit_quantile(errors, level, finished) for level in levels])
 
 
 def _product_limit_quantile(values: Floats, level: float, finished: "Flags | None") -> float:

@@ -1,10 +1,11 @@
-"""Signs in texts and tool names of how far an agent is: plan items, errors, words of ending; hashed word
-pairs.
+"""Signs in texts and tool names of how far an agent is: plan items, errors, words of ending; hashed words of
+late and of all that was said so far.
 """
 
 import math
 import re
 import zlib
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
@@ -80,14 +81,43 @@ def cut_middle(text: str, most: int = MOST_TEXT) -> str:
 _WORD: Final = re.compile(r"[A-Za-z_]{2,}|\d+")
 
 
-def hashed_words(text: str, mark: str) -> list[int]:
-    """Buckets of words and neighbouring pairs, each once; digits are all alike. ``mark`` keeps sources
-    apart.
-    """
-    words = ["0" if word[0].isdigit() else word.lower() for word in _WORD.findall(text)][-MOST_WORDS:]
+def words_of(text: str) -> list[str]:
+    """The last `MOST_WORDS` words, in order; numbers are all alike."""
+    return ["0" if word[0].isdigit() else word.lower() for word in _WORD.findall(text)][-MOST_WORDS:]
+
+
+def hashed_words(words: Sequence[str], mark: str) -> list[int]:
+    """Buckets of words and neighbouring pairs. ``mark`` keeps sources apart."""
     terms = {f"{mark}{word}" for word in words}
     terms.update(f"{mark}{a} {b}" for a, b in pairwise(words))
-    return [zlib.crc32(term.encode()) % WORD_BUCKETS for term in terms]
+    return [_bucket(term) for term in terms]
+
+
+def _bucket(term: str) -> int:
+    return zlib.crc32(term.encode()) % WORD_BUCKETS
+
+
+class SaidSoFar:
+    """Which words an agent has written and which tools it has called: one bit a bucket, however long it
+    runs.
+    """
+
+    __slots__ = ("_bits",)
+
+    def __init__(self) -> None:
+        self._bits = bytearray(WORD_BUCKETS // 8)
+
+    def add(self, terms: Iterable[str]) -> None:
+        """Words or names; once or often is the same."""
+        for term in set(terms):
+            bucket = _bucket(term)
+            self._bits[bucket >> 3] |= 1 << (bucket & 7)
+
+    def buckets(self) -> NDArray[np.uint16] | None:
+        """In ascending order; None while there are none."""
+        bits = np.unpackbits(np.frombuffer(self._bits, np.uint8), bitorder="little")
+        found = np.flatnonzero(bits)
+        return found.astype(np.uint16) if len(found) else None
 
 
 _RECENT: Final = 0.35
@@ -105,6 +135,8 @@ class TextCues:
     _observation: str | None = None
     _prompt: str | None = None
     _prompt_words: list[int] = field(default_factory=list)
+    _words: list[int] = field(default_factory=list)
+    _said: SaidSoFar = field(default_factory=SaidSoFar)
     _prompt_numbers: list[float] = field(default_factory=lambda: [math.nan] * 4)
 
     def start(self, prompt: str | None) -> None:
@@ -112,7 +144,7 @@ class TextCues:
         if prompt is None:
             return
         self._prompt = cut_middle(prompt)
-        self._prompt_words = hashed_words(self._prompt, "#")
+        self._prompt_words = hashed_words(words_of(self._prompt), "#")
         self._prompt_numbers = [
             math.log1p(len(prompt)),
             float(len(_PATTERNS["items"].findall(prompt))),
@@ -120,10 +152,18 @@ class TextCues:
             float(prompt.count("?")),
         ]
 
-    def observe(self, text: str | None, observation: str | None) -> None:
-        """Takes a step's output, and what its predecessor's tool said."""
+    def observe(self, text: str | None, observation: str | None, tools: Sequence[str] = ()) -> None:
+        """Takes a step's output and the tools that it calls, and what its predecessor's tool said."""
         self._text = cut_middle(text) if text is not None else None
         self._observation = cut_middle(observation) if observation is not None else None
+        self._words = []
+        self._said.add(f"@{tool}" for tool in tools)
+        if self._text is not None:
+            words = words_of(self._text)
+            self._words += hashed_words(words, ">")
+            self._said.add(words)
+        if self._observation is not None:
+            self._words += hashed_words(words_of(self._observation), "<")
         _follow(self._last, self._recent, tuple(_PATTERNS), self._text)
         _follow(self._seen_last, self._seen_recent, _OBSERVED, self._observation)
 
@@ -139,15 +179,14 @@ class TextCues:
             *self._prompt_numbers,
         ]
 
-    def words(self) -> NDArray[np.int64] | None:
-        """Buckets of what was said last; of the prompt before the first step. None without text."""
-        found: list[int] = []
-        if self._text is not None:
-            found += hashed_words(self._text, ">")
-        if self._observation is not None:
-            found += hashed_words(self._observation, "<")
-        found += self._prompt_words
-        return np.unique(np.asarray(found, dtype=np.int64)) if found else None
+    def words(self) -> NDArray[np.uint16] | None:
+        """Buckets of the prompt, the last output and the last observation. None without text."""
+        found = self._words + self._prompt_words
+        return np.unique(np.asarray(found, dtype=np.uint16)) if found else None
+
+    def said(self) -> NDArray[np.uint16] | None:
+        """Buckets of all words written and all tools called so far. None before the first."""
+        return self._said.buckets()
 
     def recent_text(self) -> str | None:
         """The last observation and output, for models that read."""

@@ -77,8 +77,10 @@ class StepFeatures:
     done_tokens: int
     numbers: NDArray[np.float64]
     siblings: tuple[Sibling, ...] = ()
-    words: NDArray[np.int64] | None = None
+    words: NDArray[np.uint16] | None = None
     """Hashed words and word pairs of the prompt, the last output and the last observation."""
+    said: NDArray[np.uint16] | None = None
+    """Hashed words of all outputs so far, and names of all tools called."""
     text: str | None = None
 
 
@@ -184,7 +186,7 @@ class Progress:
         self._observe_tools(step)
         if self.steps > 3 and step.output_tokens > 2 * self._output.mean:
             self._long_at = self.steps
-        self._cues.observe(step.text, step.observation)
+        self._cues.observe(step.text, step.observation, step.tools)
 
     def _observe_error(self, step: EndedStep) -> None:
         if step.error_before is None:
@@ -280,5 +282,6 @@ class Progress:
             numbers=np.asarray(numbers, dtype=np.float64),
             siblings=tuple(siblings),
             words=self._cues.words(),
+            said=self._cues.said(),
             text=self._cues.recent_text(),
         )

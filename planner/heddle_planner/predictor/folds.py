@@ -26,16 +26,17 @@ def task_folds(tasks: Sequence[str], count: int, seed: int) -> NDArray[np.intp]:
     return fold_of[index]
 
 
-def thinned(steps: NDArray[np.intp], trajectories: NDArray[np.intp], most: int, seed: int) -> Rows:
-    """Rows to learn from: all early steps, ever fewer of later ones, at most about ``most``.
-
-    Neighbouring moments of a trajectory tell nearly the same.
+def chances(steps: NDArray[np.intp], most: int) -> NDArray[np.float64]:
+    """Of each moment, the chance to be learned from: early ones always, ever fewer of later ones, at most
+    about ``most`` in all. Neighbouring moments of a trajectory tell nearly the same.
     """
-    draw = np.random.default_rng(seed)
     chance = np.minimum(1.0, 6.0 / np.maximum(steps, 1) + 0.12)
     chance[steps <= 8] = 1.0
-    expected = chance.sum()
-    if expected > most:
-        chance = chance * (most / expected)
-    kept = np.flatnonzero(draw.random(len(steps)) < chance)
-    return kept if len(kept) else np.arange(len(steps))
+    expected = float(chance.sum())
+    return np.asarray(chance * (most / expected) if expected > most else chance, dtype=np.float64)
+
+
+def thinned(chance: NDArray[np.float64], seed: int) -> Rows:
+    """Rows, each drawn with its chance; all where none is drawn."""
+    kept = np.flatnonzero(np.random.default_rng(seed).random(len(chance)) < chance)
+    return kept if len(kept) else np.arange(len(chance))

@@ -91,6 +91,11 @@ class History:
         done = np.array([moment.done_tokens for moment in moments], dtype=np.float64)
         return remaining_of_lognormal(means, spreads, done)
 
+    def typical_logs(self, moments: Sequence[StepFeatures]) -> Floats:
+        """Mean logarithm of the whole length of such trajectories; does not see how far these have come."""
+        known: dict[tuple[str, str], tuple[float, float]] = {}
+        return np.array([self._total(moment, known)[0] for moment in moments], dtype=np.float64)
+
     def _total(
         self, moment: StepFeatures, known: dict[tuple[str, str], tuple[float, float]]
     ) -> tuple[float, float]:

@@ -19,9 +19,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import AutoModel, AutoTokenizer
 
-from heddle_planner.predictor.calibration import MeanCalibration, conformal_shifts
+from heddle_planner.predictor.calibration import MeanCalibration, held_out_quantiles
 from heddle_planner.predictor.features import FEATURES, StepFeatures
-from heddle_planner.predictor.folds import task_folds, thinned
+from heddle_planner.predictor.folds import chances, task_folds, thinned
 from heddle_planner.predictor.protocol import QUANTILES, Example, Floats, Prediction, PredictorError
 
 FORMAT: Final = 1
@@ -152,8 +152,7 @@ class Transformer:
 
     def _thin(self, examples: Sequence[Example]) -> list[Example]:
         steps = np.array([example.features.steps for example in examples], dtype=np.intp)
-        trajectories = np.array([example.trajectory for example in examples], dtype=np.intp)
-        rows = thinned(steps, trajectories, self.tuning.most_examples, self.tuning.seed)
+        rows = thinned(chances(steps, self.tuning.most_examples), self.tuning.seed)
         return [examples[row] for row in rows.tolist()]
 
     def _train(self, examples: Sequence[Example]) -> None:
@@ -240,10 +239,10 @@ class Transformer:
         finished = np.array([example.finished for example in held], dtype=np.bool_)
         logs = np.log1p([example.remaining for example in held])
         standard = (logs - center) / spread
-        said = np.broadcast_to(_NORMAL, (len(held), len(QUANTILES)))
-        self._shifts = conformal_shifts(standard, said, QUANTILES, finished)
+        self._shifts = held_out_quantiles(standard, QUANTILES, finished) - _NORMAL
         if finished.any():
-            self._mean = MeanCalibration.fit(center[finished], np.expm1(logs[finished]))
+            whole = np.ones(int(finished.sum()))
+            self._mean = MeanCalibration.fit(center[finished], np.expm1(logs[finished]), whole)
 
     def _checkpoint(self, epoch: int) -> None:
         if self.tuning.checkpoints is None or self._net is None:

@@ -2,13 +2,15 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from heddle_planner.predictor.boosting import AGES, Boosting, age_weights
+from heddle_planner.predictor.ages import AGES, age_weights
+from heddle_planner.predictor.boosting import Boosting
 from heddle_planner.predictor.examples import make_examples
-from heddle_planner.predictor.folds import task_folds, thinned
+from heddle_planner.predictor.folds import chances, task_folds, thinned
 from heddle_planner.predictor.history import History
 from heddle_planner.predictor.protocol import Example, Prediction, PredictorError
 from heddle_planner.predictor.records import load_set
@@ -97,10 +99,15 @@ def test_it_comes_back_as_it_was_saved_without_pickle(
         ("boosting.json", lambda text: "{", "boosting.json: cannot be read"),
         ("boosting.json", lambda text: "[]", "boosting.json: cannot be read"),
         ("boosting.json", lambda text: text.replace('"log_done"', '"log_dome"'), "features: is not that of"),
-        ("boosting.json", lambda text: text.replace('"format": 1', '"format": 9'), "format: is not that of"),
-        ("boosting.json", lambda text: json.dumps({**json.loads(text), "shifts": [0]}), "must be 5 finite"),
+        ("boosting.json", lambda text: text.replace('"format": 2', '"format": 9'), "format: is not that of"),
+        (
+            "boosting.json",
+            lambda text: json.dumps({**json.loads(text), "shape": [0]}),
+            "must be finite numbers of shape",
+        ),
         ("location.txt", lambda text: "", "cannot be read"),
         ("location.txt", lambda text: "nonsense", "cannot be read"),
+        ("spread.txt", lambda text: "nonsense", "cannot be read"),
         ("history.json", lambda text: "{}", "history.json: cannot be read"),
         ("wording.npy", None, "cannot be read"),
     ],
@@ -174,14 +181,60 @@ def test_words_that_tell_are_heard(
 
 def test_an_opinion_that_was_wrong_on_held_out_rows_has_no_weight() -> None:
     draw = np.random.default_rng(0)
-    said = draw.standard_normal(4_000)
+    said = draw.standard_normal((4_000, 2))
     steps = np.arange(4_000) % 40
-    noise = draw.standard_normal(4_000)
     finished = np.ones(4_000, dtype=np.bool_)
-    right = age_weights(said + noise, said, steps, finished)
-    wrong = age_weights(noise, said, steps, finished)
-    assert right == pytest.approx(np.ones(len(AGES)), abs=0.25)
-    assert (wrong[:-1] < 0.3).all()
+    found = age_weights(said[:, 0] + draw.standard_normal(4_000), said, steps, finished)
+    assert found[:, 0] == pytest.approx(np.ones(len(AGES)), abs=0.25)
+    assert (found[:-1, 1] < 0.3).all()
+
+
+def test_opinions_that_agree_share_the_weight() -> None:
+    draw = np.random.default_rng(0)
+    truth = draw.standard_normal(4_000)
+    steps = np.full(4_000, 20)
+    found = age_weights(truth, np.column_stack([truth, truth]), steps, np.ones(4_000, dtype=np.bool_))
+    assert found[-1] == pytest.approx([0.5, 0.5], abs=0.02)
+
+
+def test_what_was_said_long_ago_is_remembered(
+    written: Callable[..., Path], line: Callable[..., dict[str, object]]
+) -> None:
+    """The word that tells comes at the first step; the order is asked for at the fourth."""
+    draw = np.random.default_rng(5)
+    lines = []
+    for task in range(80):
+        word = ("migrate", "rename")[task % 2]
+        fields = line(f"t{task}", 0, [int(v) for v in draw.integers(90, 110, 14 if task % 2 else 6)])
+        for number, step in enumerate(fields["steps"]):  # type: ignore[arg-type,var-annotated]
+            step["text"] = f"I will {word} it" if number == 0 else "next"
+        lines.append(fields)
+    recorded = load_set(written("said.jsonl", lines))
+    examples = make_examples(recorded.trajectories, recorded.tasks)
+    predictor = Boosting()
+    predictor.fit([example for example in examples if example.trajectory < 50])
+    held = [e for e in examples if e.trajectory >= 50 and e.features.steps == 4]
+    found = concordance(truth_of(held), said_of(predictor, held).mean)
+    assert found is not None
+    assert found > 0.7
+
+
+def test_of_an_agent_it_never_saw_history_speaks_first(
+    fitted: Boosting, strangers: list[Example], examples: list[Example]
+) -> None:
+    history = History()
+    history.fit(examples)
+    early = [example for example in strangers if example.features.steps <= 1]
+    moments = [example.features for example in early]
+    others = [replace(m, origin=replace(m.origin, model="another")) for m in moments]
+    np.testing.assert_allclose(fitted.predict(others).mean, history.predict(others).mean, rtol=1e-6)
+    assert not np.allclose(fitted.predict(moments).mean, history.predict(moments).mean, rtol=0.02)
+    late = [example.features for example in strangers if example.features.steps >= 8]
+    unknown = [replace(m, origin=replace(m.origin, model="another")) for m in late]
+    theirs, own = fitted.predict(unknown), fitted.predict(late)
+    between = np.sort([own.mean, history.predict(unknown).mean], axis=0)
+    assert ((theirs.mean >= between[0] * 0.999) & (theirs.mean <= between[1] * 1.001)).all()
+    assert (np.diff(theirs.quantiles, axis=1) >= 0).all()
 
 
 def test_folds_keep_tasks_whole_and_even() -> None:
@@ -195,7 +248,6 @@ def test_folds_keep_tasks_whole_and_even() -> None:
 
 def test_thinning_keeps_early_steps_and_the_bound() -> None:
     steps = np.tile(np.arange(200), 50)
-    trajectories = np.repeat(np.arange(50), 200)
-    kept = thinned(steps, trajectories, 100_000, seed=0)
+    kept = thinned(chances(steps, 100_000), seed=0)
     assert (np.bincount(steps[kept], minlength=200)[:9] == 50).all()
-    assert len(thinned(steps, trajectories, 1_000, seed=0)) < 1_150
+    assert len(thinned(chances(steps, 1_000), seed=0)) < 1_150

@@ -7,7 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 from heddle_contracts.steps import Outcome, StepRecord
-from heddle_planner.predictor.cues import TOOL_KINDS, cut_middle, hashed_words, tool_kind
+from heddle_planner.predictor.cues import (
+    TOOL_KINDS,
+    WORD_BUCKETS,
+    SaidSoFar,
+    cut_middle,
+    hashed_words,
+    tool_kind,
+    words_of,
+)
 from heddle_planner.predictor.examples import make_examples
 from heddle_planner.predictor.features import FEATURES, Progress
 from heddle_planner.predictor.observations import EndedStep, Origin, origin_of, step_of, tokens_left
@@ -152,8 +160,10 @@ def test_words_of_a_tools_name_say_its_kind() -> None:
 def test_a_long_text_loses_its_middle_and_hashes_ignore_digits() -> None:
     assert cut_middle("a" * 50 + "b" * 50, 20) == "a" * 10 + "\n" + "b" * 10
     assert cut_middle("short", 20) == "short"
-    assert sorted(hashed_words("step 12 of 40", "#")) == sorted(hashed_words("step 7 of 9", "#"))
-    assert set(hashed_words("a plan", "#")) != set(hashed_words("a plan", "<"))
+    assert sorted(hashed_words(words_of("step 12 of 40"), "#")) == sorted(
+        hashed_words(words_of("step 7 of 9"), "#")
+    )
+    assert set(hashed_words(["a", "plan"], "#")) != set(hashed_words(["a", "plan"], "<"))
 
 
 def test_siblings_are_bounded_and_nameless_prompts_have_none() -> None:
@@ -178,3 +188,32 @@ def test_cues_take_any_text(text: str) -> None:
         progress.observe(EndedStep(1, text=text, observation=text))
     # A pattern that backtracks would not come back within the run's limit.
     assert not np.isinf(progress.features().numbers).any()
+
+
+def test_what_was_said_is_kept_once_and_in_bounded_memory() -> None:
+    said = SaidSoFar()
+    assert said.buckets() is None
+    said.add(["plan", "plan", "edit"])
+    said.add(["plan"])
+    found = said.buckets()
+    assert found is not None
+    assert len(found) == 2
+    said.add(f"word{number}" for number in range(100_000))
+    everything = said.buckets()
+    assert everything is not None
+    assert len(everything) <= WORD_BUCKETS
+    assert set(found.tolist()) <= set(everything.tolist())
+    assert list(everything) == sorted(set(everything.tolist()))
+
+
+def test_tools_called_are_part_of_what_was_said_without_texts() -> None:
+    progress = Progress(Origin(trajectory_id="t", prompt="p"))
+    assert progress.features().said is None
+    progress.observe(EndedStep(output_tokens=5, tools=("book_flight",)))
+    after_one = progress.features()
+    assert after_one.words is None
+    progress.observe(EndedStep(output_tokens=5, tools=("cancel_flight",)))
+    after_two = progress.features()
+    assert after_one.said is not None
+    assert after_two.said is not None
+    assert (len(after_one.said), len(after_two.said)) == (1, 2)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from heddle_planner.predictor.calibration import MeanCalibration, conformal_shifts
+from heddle_planner.predictor.calibration import MeanCalibration, held_out_quantiles
 from heddle_planner.predictor.censoring import above, residual_spread, starting_targets, variance_above
 from heddle_planner.predictor.protocol import QUANTILES, Prediction, lognormal
 from heddle_planner.predictor.scores import (
@@ -80,7 +80,7 @@ def test_a_mean_is_calibrated_whatever_its_scale(slope: float, level: float) -> 
     draw = np.random.default_rng(0)
     logs = 8 + draw.standard_normal(20_000)
     lengths = np.exp(level + slope * logs + 0.5 * draw.standard_normal(20_000) - 0.125)
-    calibration = MeanCalibration.fit(logs, lengths)
+    calibration = MeanCalibration.fit(logs, lengths, np.ones(20_000))
     said = calibration.apply(logs)
     assert said.mean() == pytest.approx(lengths.mean(), rel=0.02)
     assert calibration_slope(lengths, said) == pytest.approx(1, abs=0.05)
@@ -88,22 +88,32 @@ def test_a_mean_is_calibrated_whatever_its_scale(slope: float, level: float) -> 
 
 
 def test_a_calibration_takes_what_tells_nothing() -> None:
-    same = MeanCalibration.fit(np.full(50, 5.0), np.linspace(1, 99, 50))
+    same = MeanCalibration.fit(np.full(50, 5.0), np.linspace(1, 99, 50), np.ones(50))
     assert same.apply(np.array([5.0]))[0] == pytest.approx(50, rel=0.05)
     assert np.isfinite(same.apply(np.array([-1e9, 1e9]))).all()
+
+
+def test_a_thinned_moment_counts_for_those_left_out() -> None:
+    draw = np.random.default_rng(1)
+    logs = 8 + draw.standard_normal(20_000)
+    late = logs > 8.5
+    lengths = np.exp(logs) * np.where(late, 0.2, 1.0)
+    kept = ~late | (draw.random(20_000) < 0.1)
+    weight = np.where(late, 10.0, 1.0)[kept]
+    thin = MeanCalibration.fit(logs[kept], lengths[kept], weight)
+    careless = MeanCalibration.fit(logs[kept], lengths[kept], np.ones(int(kept.sum())))
+    assert thin.apply(logs).mean() == pytest.approx(lengths.mean(), rel=0.05)
+    assert careless.apply(logs).mean() > 1.2 * lengths.mean()
 
 
 def test_conformal_quantiles_cover_what_they_say_also_under_censoring() -> None:
     draw = np.random.default_rng(0)
     truth = draw.standard_normal(20_000) * 2 + 1
-    said = np.zeros((20_000, len(QUANTILES)))
-    np.testing.assert_allclose(
-        conformal_shifts(truth, said, QUANTILES), np.quantile(truth, QUANTILES), atol=1e-9
-    )
+    np.testing.assert_allclose(held_out_quantiles(truth, QUANTILES), np.quantile(truth, QUANTILES), atol=1e-9)
     bound = draw.standard_normal(20_000) * 2 + 3
     finished = truth <= bound
-    shifts = conformal_shifts(np.minimum(truth, bound), said, QUANTILES, finished)
-    np.testing.assert_allclose(shifts, np.quantile(truth, QUANTILES), atol=0.15)
+    found = held_out_quantiles(np.minimum(truth, bound), QUANTILES, finished)
+    np.testing.assert_allclose(found, np.quantile(truth, QUANTILES), atol=0.15)
 
 
 def test_what_lies_above_a_bound_is_what_a_sample_shows() -> None:
