@@ -44,7 +44,7 @@ _TREE_COLUMNS: Final = [place for place, name in enumerate(FEATURES) if name not
 """Signs of the prompt's text are the same at each step: trees would learn trajectories by heart."""
 _COLUMNS: Final = len(_TREE_COLUMNS) + 1
 """And the share of the typical length that is done."""
-STRANGER_WEIGHTS: Final = (0.0, 0.0, 0.1, 0.2, 0.3, 0.5)
+STRANGER_WEIGHTS: Final = (0.0, 0.0, 0.0, 0.0, 0.3, 0.5)
 """Weight of the centre beside history, by age, for an agent that was not in the data. From training on two
 public sets and predicting the third (docs/predictor.md)."""
 _ROOT: Final = 4.0

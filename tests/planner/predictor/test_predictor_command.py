@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from heddle_planner.predictor import models
 from heddle_planner.predictor.cli import app
+from heddle_planner.predictor.cues import WORD_BUCKETS
 from heddle_planner.predictor.evaluate import evaluate
 from heddle_planner.predictor.examples import make_examples
 from heddle_planner.predictor.protocol import Example
@@ -156,8 +157,10 @@ def test_the_packaged_model_predicts_without_any_training(examples: list[Example
     said = packaged.predictor.predict([example.features for example in examples[:300]])
     assert np.isfinite(said.mean).all()
     assert (models.DEFAULT / "README.md").read_text().startswith("# ")
-    # It read numbers alone: nothing of anybody's text is in it.
-    assert not np.load(models.DEFAULT / "wording.npy").any()
+    # It read numbers and tool names: nothing of anybody's text is in it.
+    _, of_late, so_far = np.split(np.load(models.DEFAULT / "wording.npy"), [1, 1 + WORD_BUCKETS])
+    assert not of_late.any()
+    assert 0 < np.count_nonzero(so_far) < 64
 
 
 def a_history(path: Path) -> Path:
