@@ -163,7 +163,11 @@ class Attempts:
             run.answer = read_answer(body, run.call.dialect.name)
         except ValueError as error:
             log.warning("worker %s answered 200 with what is no JSON: %s", run.account.worker, error)
-        run.account.answering(time.monotonic())
+        now = time.monotonic()
+        run.account.answering(now)
+        if now > self._desks.now.sure_until:
+            with run.interrupts:
+                await self._desks.sure()
         self._note_stored(run)
         self._end(run, outcome_of(run.answer), exchange.status)
         await run.client.whole(exchange.status, self._lines_of(run, exchange), body)
@@ -189,6 +193,8 @@ class Attempts:
                     await self._begin_stream(run, exchange)
                 if tap.done and not run.account.ended:
                     # A client leaves at the end it was told of, and may be back at once.
+                    if time.monotonic() > self._desks.now.sure_until:
+                        await self._desks.sure()
                     self._end_stream(run, tap)
                 if out:
                     await client.part(out)
@@ -197,6 +203,8 @@ class Attempts:
                 if held and not run.account.answer_began and _is_whole(tap.answer()):
                     # A single event, without the blank line behind it.
                     await self._begin_stream(run, exchange)
+                if time.monotonic() > self._desks.now.sure_until:
+                    await self._desks.sure()
                 self._end_stream(run, tap)
         await client.end(held)
 

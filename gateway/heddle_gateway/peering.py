@@ -62,18 +62,26 @@ class Peering:
         self._running = running
         self._aborts: set[asyncio.Task[Any]] = set()
         self._proxy: AdminProxy | None = None
+        sinks = (*sinks, self._step_ended)
         own = OwnDesk(book=book, driver=driver, fleet=fleet, stored=stored, sinks=sinks)
         self.desks = Desks(own, None)
         self.reign: Reign | None = None
         self.hosting: Hosting | None = None
+        self._leader_desk: LeaderDesk | None = None
         if shared is None:
             return
         self._followed = FollowedFleet(fleet)
         self.hosting = Hosting(
-            desk=own, book=book, driver=driver, fleet=fleet, abort=self._abort_aside, release=__version__
+            desk=own,
+            book=book,
+            driver=driver,
+            fleet=fleet,
+            abort=self._abort_aside,
+            describe=shared.described,
+            release=__version__,
         )
         own.on_repeat = self.hosting.repeated
-        leader = LeaderDesk(
+        leader = self._leader_desk = LeaderDesk(
             book,
             driver.new_ticket,
             on_fleet=self._followed.take,
@@ -163,9 +171,17 @@ class Peering:
         """What an earlier leader knew. Redis first: it knows more of each trajectory than the history, which
         tells of older ones, and of all when Redis is away.
         """
-        known = self._shared is not None and await self._shared.take_up()
+        known = False
+        if self._shared is not None and self._leader_desk is not None:
+            # The newest word first: what is known is not overwritten.
+            self._shared.restore(self._leader_desk.pasts())
+            known = await self._shared.take_up()
         if self._is_first or not known:
             await self._past()
+
+    def _step_ended(self, record: EndedStep) -> None:
+        if self.hosting is not None:
+            self.hosting.tell_past(record.tenant, record.trajectory_id)
 
     def _stop(self, rid: str | None) -> None:
         """The leader's operator aborts. Engines hear of running steps from whoever serves them."""

@@ -81,12 +81,11 @@ class StepServer:
             facts = await self._understand(dialect, client)
             interrupts = Interrupts(client)
             arrived_at = time.monotonic()
-            here, elsewhere = self._desks.here, self._desks.elsewhere
-            if here is not None:
+            here = self._desks.here
+            if here is not None and arrived_at <= here.sure_until:
                 placed = here.arrive(facts, interrupts.worker_gone)
             else:
-                assert elsewhere is not None
-                placed = await elsewhere.ask(facts, interrupts.worker_gone)
+                placed = await self._ask(facts, interrupts)
             await self._run(self._begin(dialect, facts, client, interrupts, arrived_at, placed))
         except ClientLeft:
             return
@@ -139,6 +138,16 @@ class StepServer:
             received_at=arrived_at,
             body=body,
         )
+
+    async def _ask(self, facts: RequestFacts, interrupts: Interrupts) -> Placed:
+        """Of another process, or here once it is certain that none decides. Raises ClientError."""
+        desks = self._desks
+        if desks.here is not None:
+            await desks.sure()
+        if desks.here is not None:
+            return desks.here.arrive(facts, interrupts.worker_gone)
+        assert desks.elsewhere is not None
+        return await desks.elsewhere.ask(facts, interrupts.worker_gone)
 
     def _begin(
         self,

@@ -7,7 +7,7 @@ leader knew.
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from heddle_contracts.live_state import TrajectoryState
@@ -15,7 +15,7 @@ from heddle_contracts.live_state import TrajectoryState
 from heddle_gateway.identity import TrajectoryBook
 from heddle_gateway.live.driver import Driver
 from heddle_gateway.settings import Settings
-from heddle_gateway.store.redis_state import Lease, LiveStoreError, RedisState, Versioned, dump
+from heddle_gateway.store.redis_state import Lease, LiveStoreError, RedisState, Versioned, dump, state_of
 from heddle_gateway.telemetry.live_mirror import Key, LiveMirror
 
 log = logging.getLogger(__name__)
@@ -55,6 +55,16 @@ class SharedState:
     def step_ended(self, record: Any) -> None:
         """A sink of ended steps."""
         self.mirror.changed(record.tenant, record.trajectory_id)
+
+    def described(self, tenant: str, trajectory_id: str) -> bytes | None:
+        """A trajectory as it is written, for `restore` in another process; None when it is over."""
+        found = self._describe((tenant, trajectory_id), 0)
+        return None if found is None else found.data.encode("ascii")
+
+    def restore(self, written: Iterable[bytes]) -> None:
+        """What was `described` elsewhere, beside what is known here."""
+        states = [state_of(data.decode("ascii")) for data in written]
+        self._restore([state for state in states if state is not None])
 
     async def look(self) -> Lease | None:
         """Who has the lease; None when Redis is away."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import signal
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ import pytest
 pytestmark = [pytest.mark.system, pytest.mark.services]
 
 MODEL = "loom-8b"
+OUTAGE_S = 10.0
 _namespaces = count()
 
 
@@ -36,11 +38,17 @@ class Agent:
     serves: str | None = None
     """URL of the gateway that it waits for."""
     streaming: bool = False
+    talk: list[Any] = field(default_factory=list)
 
     async def run(self, steps: int) -> None:
-        talk: list[Any] = [{"role": "user", "content": f"Task {self.number // 4}."}]
+        self.talk = [{"role": "user", "content": f"Task {self.number // 4}."}]
+        await self.run_on(steps)
+
+    async def run_on(self, steps: int) -> None:
+        """So many steps more."""
+        self.talk = self.talk or [{"role": "user", "content": f"Task {self.number // 4}."}]
         for _ in range(steps):
-            talk += [await self.answer(talk), {"role": "user", "content": "Go on."}]
+            self.talk += [await self.answer(self.talk), {"role": "user", "content": "Go on."}]
 
     @property
     def streams(self) -> bool:
@@ -201,3 +209,116 @@ async def test_a_killed_leader_is_followed_within_three_seconds(
     assert steps["ended"]["done"] == steps["started"], steps
     # Only what the dead gateway had under way ran once more.
     assert 24 * 5 <= await started(engines, heir.http) <= 24 * 5 + repeated
+
+
+async def test_a_killed_follower_costs_only_its_own_connections(
+    parts: Any, until: Any, redis_server: Any, tmp_path: Path
+) -> None:
+    engines = [await parts.engine("--speed", "2", "--model", MODEL, "--slots", "6") for _ in "12"]
+    group = await group_of(parts, engines, redis_server, tmp_path, 3)
+    leader, victim, other = group.gateways
+    agents = group.agents(18, tokens=80)
+    rollout = asyncio.gather(*(agent.run(4) for agent in agents))
+
+    async def is_busy() -> bool:
+        asked = [agent for agent in agents if agent.serves == victim.url]
+        return len(asked) >= 3 and min(len(agent.seen) for agent in agents) >= 1
+
+    await until(is_busy, "steps at the follower")
+    await victim.part.kill()
+    for agent in agents:
+        agent.gateways = (leader, other)
+    await rollout
+    is_exact(agents, 4)
+    assert [url for agent in agents for url in agent.broken_streams if url != victim.url] == []
+
+    async def is_forgotten() -> bool:
+        steps = (await other.get("/stats"))["steps"]
+        return steps["in_flight"] == 0
+
+    await until(is_forgotten, "the steps of the dead follower ended")
+    steps = (await leader.get("/stats"))["steps"]
+    repeated = sum(agent.repeated for agent in agents)
+    assert repeated
+    # What the dead one had is ended as aborted, once; the repeat of it is a step of its own.
+    assert steps["ended"]["done"] >= 18 * 4
+    assert steps["ended"]["done"] + steps["ended"]["aborted"] == steps["started"] <= 18 * 4 + repeated
+    assert await leader.metric("heddle_peers_hosted_steps") == 0
+    await leader.is_sound()
+
+
+async def test_a_leader_that_hangs_is_followed_and_comes_back_as_a_follower(
+    parts: Any, until: Any, redis_server: Any, tmp_path: Path
+) -> None:
+    """SIGSTOP: it wakes up, knows nothing of the time that passed, and must not decide."""
+    engines = [await parts.engine("--speed", "2", "--model", MODEL, "--slots", "6") for _ in "12"]
+    group = await group_of(parts, engines, redis_server, tmp_path, 2)
+    old, new = group.gateways
+    agents = group.agents(16, tokens=100)
+    rollout = asyncio.gather(*(agent.run(4) for agent in agents))
+
+    async def is_busy() -> bool:
+        asked = {agent.serves for agent in agents}
+        return {old.url, new.url} <= asked and min(len(agent.seen) for agent in agents) >= 1
+
+    await until(is_busy, "steps at both")
+    old.part.process.send_signal(signal.SIGSTOP)
+    try:
+
+        async def leads() -> bool:
+            return bool((await new.http.get("/ready")).json()["role"] == "leader")
+
+        await until(leads, "the other to lead")
+    finally:
+        old.part.process.send_signal(signal.SIGCONT)
+
+    async def follows() -> bool:
+        return await group.roles() == ["follower", "leader"]
+
+    await until(follows, "the one that hung to follow")
+    await rollout
+    is_exact(agents, 4)
+    assert [agent.broken_streams for agent in agents if agent.broken_streams] == []
+    assert sum(agent.repeated for agent in agents) == 0, "no client noticed"
+    assert await started(engines, new.http) == 16 * 4, "a step ran twice"
+    for gateway in group.gateways:
+        await gateway.is_sound()
+
+
+async def test_redis_may_go_and_come_back_empty(
+    parts: Any, until: Any, own_redis: Any, tmp_path: Path
+) -> None:
+    engines = [await parts.engine("--speed", "50", "--model", MODEL, "--slots", "4") for _ in "12"]
+    group = await group_of(parts, engines, own_redis, tmp_path, 2)
+    agents = group.agents(12)
+
+    async def rollout() -> None:
+        await asyncio.gather(*(agent.run_on(2) for agent in agents))
+
+    await rollout()
+    own_redis.stop()
+
+    async def is_local() -> bool:
+        leader, follower = await group.ready()
+        return (leader["role"], leader["live_state"], follower["role"]) == ("leader", "local", "follower")
+
+    await until(is_local, "the outage in /ready")
+    outage_began = time.monotonic()
+    while time.monotonic() - outage_began < OUTAGE_S:
+        await rollout()
+    assert await group.roles() == ["leader", "follower"], "who leads goes on"
+    own_redis.start()
+
+    async def is_written() -> bool:
+        leader, follower = await group.ready()
+        behind = await group.gateways[0].metric("heddle_live_state_behind")
+        return (leader["live_state"], follower["role"], behind) == ("following", "follower", 0)
+
+    await until(is_written, "the state in the Redis that came back empty")
+    await group.gateways[0].part.kill()
+    for agent in agents:
+        agent.gateways = group.gateways[1:]
+    await rollout()
+    for agent in agents:
+        is_exact([agent], len(agent.seen))
+    assert len({agent.seen[0][0] for agent in agents}) == len(agents)

@@ -4,6 +4,7 @@ Invariant: at any moment one desk has all steps of this process; a change of des
 their tasks do not notice.
 """
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -45,6 +46,15 @@ class Desk(Protocol):
     ``first_byte``, ``attempt_failed`` or ``aborting``, and one ``end``.
     """
 
+    @property
+    def sure_until(self) -> float:
+        """Until then (monotonic seconds) it is certain who decides. Later a step neither begins nor ends: its
+        client's next request may be with who decides before that one has heard.
+        """
+
+    async def made_sure(self) -> None:
+        """Waits for the next answer to that question; another desk may have all steps then."""
+
     def worker(self, worker_id: int, generation: int) -> "Endpoint | None": ...
     def sent(self, run: "Run") -> None: ...
     def answered(self, run: "Run") -> None:
@@ -80,6 +90,12 @@ class Desks:
 
     here: DecidesHere | None
     elsewhere: DecidesElsewhere | None
+
+    async def sure(self) -> Desk:
+        """The desk that certainly has the steps, when there is one."""
+        while time.monotonic() > (desk := self.now).sure_until:
+            await desk.made_sure()
+        return desk
 
     @property
     def now(self) -> Desk:

@@ -46,10 +46,15 @@ class Handover:
 
     def ask_leader(self) -> None:
         if self._desks.elsewhere is None:
-            self._leader.take_over(self._running)
+            self._leader.take_over(self._running, self._own.late)
+            self._own.late.clear()
             self._driver.begin_anew()
             self._book.begin_anew()
             self._desks.here, self._desks.elsewhere = None, self._leader
+            self._own.asked()
+
+    def sure(self, until: float) -> None:
+        self._own.sure(until)
 
     def joined(self, link: Link) -> None:
         self._leader.join(link)

@@ -127,7 +127,9 @@ class Peer:
 
 
 class Hosting:
-    """``abort(endpoint, rid)`` tells an engine to stop, without being waited for."""
+    """``abort(endpoint, rid)`` tells an engine to stop, without being waited for. ``describe(tenant, id)``:
+    what is known of a trajectory, None when it is over.
+    """
 
     def __init__(
         self,
@@ -137,6 +139,7 @@ class Hosting:
         driver: Driver,
         fleet: Fleet,
         abort: Callable[[WorkerEndpoint, str], None],
+        describe: Callable[[str, str], bytes | None],
         release: str,
         tuning: HostingTuning | None = None,
     ) -> None:
@@ -145,6 +148,7 @@ class Hosting:
         self._driver = driver
         self._fleet = fleet
         self._abort = abort
+        self._describe = describe
         self._release = release
         self._tuning = tuning or HostingTuning()
         self._peers: dict[str, Peer] = {}
@@ -202,6 +206,17 @@ class Hosting:
             if peer.link is not None:
                 head = head or self._told_fleet()
                 peer.send("fleet", **head)
+
+    def tell_past(self, tenant: str, trajectory_id: str) -> None:
+        """A step has ended. Its client may go on elsewhere at once, and Redis is a moment behind: one of the
+        others that leads next has to know. Said before the client has its last byte.
+        """
+        links = [peer.link for peer in self._peers.values() if peer.link is not None]
+        past = self._describe(tenant, trajectory_id) if links else None
+        if past is not None:
+            for link in links:
+                link.send("past", past, of=[tenant, trajectory_id])
+                link.flush()
 
     def stop(self, rid: str | None) -> None:
         """An operator aborts: those who serve the step see to it."""

@@ -7,10 +7,11 @@ when the link was lost.
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from heddle_contracts.steps import Outcome
 
@@ -33,10 +34,13 @@ from heddle_gateway.peers.messages import (
     to_identity,
     to_specs,
 )
-from heddle_gateway.peers.own_desk import OwnDesk, Running
+from heddle_gateway.peers.own_desk import LateEnd, OwnDesk, Running
 from heddle_gateway.running_step import Endpoint, Run
 
 log = logging.getLogger(__name__)
+
+MAX_PASTS: Final = 8192
+"""Trajectories whose last end is remembered: more than end in the moment that Redis is behind."""
 
 
 @dataclass(slots=True)
@@ -114,6 +118,12 @@ class LeaderDesk:
         self._steps: dict[int, AskedStep] = {}
         self._endpoints: dict[int, WorkerEndpoint] = {}
         self._link: Link | None = None
+        self._joined = asyncio.Event()
+        self._pasts: dict[tuple[str, str], bytes] = {}
+        self.sure_until = -math.inf
+
+    async def made_sure(self) -> None:
+        await self._joined.wait()
 
     def __len__(self) -> int:
         return len(self._steps)
@@ -184,6 +194,9 @@ class LeaderDesk:
         step.ended = Ended(ended, outcome, answer)
         step.run = None
         self._send("end", of_answer(answer), k=run.ticket.step, record=of_ended(ended))
+        if self._link is not None:
+            # Before the client has its last byte.
+            self._link.flush()
 
     # ---------------------------------------------------------------- the leader
 
@@ -198,10 +211,13 @@ class LeaderDesk:
             else:
                 self._tell_of(step, step.who)
         self._send("synced")
+        self.sure_until = math.inf
+        self._look_again()
 
     def lost(self) -> None:
         """The leader is gone. Steps that wait have no decision any more."""
         self._link = None
+        self.sure_until = -math.inf
         self._endpoints = {}
         for step in self._steps.values():
             if step.run is None or step.run.attempt is None:
@@ -209,8 +225,14 @@ class LeaderDesk:
 
     def take(self, frame: Frame) -> None:
         """Raises KeyError, TypeError or ValueError on a message of another release."""
-        kind, head, _ = frame
+        kind, head, blob = frame
         match kind:
+            case "past":
+                tenant, trajectory_id = head["of"]
+                self._pasts.pop((tenant, trajectory_id), None)
+                self._pasts[tenant, trajectory_id] = blob
+                if len(self._pasts) > MAX_PASTS:
+                    del self._pasts[next(iter(self._pasts))]
             case "fleet":
                 self._learn_fleet(head)
             case "stop":
@@ -225,6 +247,11 @@ class LeaderDesk:
     def welcome(self, head: dict[str, Any]) -> None:
         self._learn_fleet(head)
 
+    def pasts(self) -> list[bytes]:
+        """What the leader said last of trajectories, as it may not have written it; said once."""
+        found, self._pasts = list(self._pasts.values()), {}
+        return found
+
     # ---------------------------------------------------------------- a change of desks
 
     def hand_over(self, desk: OwnDesk) -> None:
@@ -233,6 +260,7 @@ class LeaderDesk:
         """
         steps, self._steps = list(self._steps.values()), {}
         self._endpoints = {}
+        self._look_again()
         waiting = []
         for step in steps:
             if step.who is None or (step.ended is None and step.running() is None):
@@ -246,8 +274,14 @@ class LeaderDesk:
             elif step.said is not None:
                 step.place(desk.place(step.scan, step.tenant, step.said, step.ticket))
 
-    def take_over(self, runs: Iterable[Run]) -> None:
-        """All steps of this process are asked about elsewhere from now on."""
+    def take_over(self, runs: Iterable[Run], late: Iterable[LateEnd]) -> None:
+        """All steps of this process are asked about elsewhere from now on; ``late``: ends that nobody else
+        has heard of.
+        """
+        for end in late:
+            step = AskedStep(end.scan, end.tenant, None, end.ticket)
+            step.who, step.ended = end.who, Ended(end.record, end.outcome, end.answer)
+            self._steps[end.ticket.step] = step
         for run in runs:
             call = run.call
             step = AskedStep(call.scan, call.tenant, None, run.ticket)
@@ -258,6 +292,10 @@ class LeaderDesk:
             self._steps[run.ticket.step] = step
 
     # ---------------------------------------------------------------- inside
+
+    def _look_again(self) -> None:
+        self._joined.set()
+        self._joined = asyncio.Event()
 
     def _send(self, kind: str, blob: bytes = b"", /, **head: Any) -> None:
         if self._link is not None:

@@ -53,13 +53,13 @@ class Link(asyncio.Protocol):
         if not self.is_up:
             return
         if not self._unsent:
-            self._loop.call_soon(self._flush)
+            self._loop.call_soon(self.flush)
         self._unsent.append(written(kind, blob, **head))
 
     def close(self) -> None:
         """What was sent still leaves."""
         if self._transport is not None and self.is_up:
-            self._flush()
+            self.flush()
             self._transport.close()
             self._lose()
 
@@ -88,7 +88,8 @@ class Link(asyncio.Protocol):
 
     # ---------------------------------------------------------------- inside
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """What was sent leaves now."""
         if self._unsent and self._transport is not None and self.is_up:
             data = self._unsent[0] if len(self._unsent) == 1 else b"".join(self._unsent)
             self._unsent.clear()

@@ -3,10 +3,12 @@
 Also the leader's side of what the others ask: `hosting` calls the same functions with their steps.
 """
 
+import asyncio
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from heddle_contracts.steps import Outcome
 
@@ -17,7 +19,7 @@ from heddle_gateway.live.decisions import Dispatch, FailureKind
 from heddle_gateway.live.directory import LiveTrajectory
 from heddle_gateway.live.driver import Driver
 from heddle_gateway.live.ticket import Ticket
-from heddle_gateway.peers.desk import Placed
+from heddle_gateway.peers.desk import Placed, Who
 from heddle_gateway.running_step import Endpoint, Fleet, Run
 from heddle_gateway.stored_answers import StoredAnswers
 
@@ -30,6 +32,18 @@ class Running:
     level: int
     since_s: float
     streaming: bool
+
+
+class LateEnd(NamedTuple):
+    """A step that ended."""
+
+    who: Who
+    scan: Scan
+    tenant: str
+    ticket: Ticket
+    record: EndedStep
+    outcome: Outcome
+    answer: Answer | None
 
 
 class Workers(Fleet, Protocol):
@@ -54,9 +68,29 @@ class OwnDesk:
         self._fleet = fleet
         self._stored = stored
         self._sinks = tuple(sinks)
+        self.sure_until = math.inf
+        self._asked = asyncio.Event()
+        self.late: list[LateEnd] = []
+        """Ends that came while it was not sure: whoever else decides has not heard of them."""
         self.worker: Callable[[int, int], Endpoint | None] = fleet.worker
         self.on_repeat: Callable[[LiveTrajectory, int], None] | None = None
         """Hears of a step that is asked for again: who had it may be gone."""
+
+    # ---------------------------------------------------------------- whether it decides
+
+    async def made_sure(self) -> None:
+        await self._asked.wait()
+
+    def sure(self, until: float) -> None:
+        """It was found that no other process decides (monotonic seconds), or that none can be asked about."""
+        self.sure_until = until
+        self.late.clear()
+        self.asked()
+
+    def asked(self) -> None:
+        """Who waits looks again."""
+        self._asked.set()
+        self._asked = asyncio.Event()
 
     # ---------------------------------------------------------------- steps of this process
 
@@ -102,6 +136,8 @@ class OwnDesk:
         call = run.call
         assert call.claim is not None
         assert call.live is not None
+        if now > self.sure_until:
+            self.late.append(LateEnd(call.who, call.scan, call.tenant, run.ticket, ended, outcome, answer))
         self.finish(call.claim, call.live, run.ticket, ended, outcome, answer, now)
 
     # ---------------------------------------------------------------- steps of any process

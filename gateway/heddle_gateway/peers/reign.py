@@ -13,7 +13,9 @@ that reads another holder in Redis does not. Seeking ends within `ReignTuning.se
 import asyncio
 import json
 import logging
+import math
 import secrets
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -109,6 +111,9 @@ class Steps(Protocol):
 
     def decide_here(self) -> None:
         """They are decided about here from now on."""
+
+    def sure(self, until: float) -> None:
+        """Until then (monotonic seconds) no other process can have been given the lease."""
 
     def ask_leader(self) -> None:
         """Another decides from now on; what is known here of trajectories is forgotten."""
@@ -269,16 +274,26 @@ class Reign:
 
     async def _keep(self) -> None:
         """Leader or alone: the lease is kept, or taken, or somebody else has it."""
+        began = time.monotonic()
         lease = await self._mirror.renew(self._address)
         if lease is None:
-            return  # Redis is away: who leads goes on
+            # Redis is away: who leads goes on.
+            self._steps.sure(math.inf)
+            return
         if lease.is_ours:
             if self.role is Role.ALONE or lease.epoch != self.epoch:
                 await self._begin(lease)
+            self._steps.sure(began + self._tuning.lease_s)
             return
         address = Address.read(lease.at)
-        if address is not None:
-            await self._follow(lease.holder, address)
+        if address is not None and await self._follow(lease.holder, address):
+            return
+        if self.role is Role.LEADER:
+            log.warning("gateway %s leads and cannot be reached: this one decides for itself", lease.holder)
+            self.role = Role.ALONE
+            self._hosting.stand_down()
+            self._mirror.stand_down()
+        self._steps.sure(math.inf)
 
     async def _begin(self, lease: Lease) -> None:
         """This process leads."""
@@ -293,6 +308,7 @@ class Reign:
         if was is not Role.LEADER:
             self._takeovers += 1
             log.info("this gateway leads, epoch %d", lease.epoch)
+            self._steps.sure(time.monotonic() + self._tuning.lease_s / 2)
             self._steps.decide_here()
             self._hosting.open()
         self._decided.set()
@@ -308,6 +324,7 @@ class Reign:
         log.warning("this gateway decides for itself: %s", why)
         await self._take_up()
         self.role = Role.ALONE
+        self._steps.sure(math.inf)
         self._steps.decide_here()
         self._decided.set()
 

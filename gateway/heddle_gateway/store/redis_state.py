@@ -218,7 +218,7 @@ class RedisState:
                 for data in rows:
                     # One that expired meanwhile is nobody's loss.
                     if data is not None:
-                        state = _state_of(data)
+                        state = state_of(data)
                         unreadable += state is None
                         found += [state] if state is not None else []
         except FAULTS as fault:
@@ -243,7 +243,7 @@ def dump(state: TrajectoryState) -> str:
     return json.dumps(state.model_dump(exclude_none=True), separators=(",", ":"))
 
 
-def _state_of(data: str) -> TrajectoryState | None:
+def state_of(data: str) -> TrajectoryState | None:
     """None for what another build wrote that this one cannot read."""
     try:
         fields = json.loads(data)
