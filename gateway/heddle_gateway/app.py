@@ -23,7 +23,7 @@ from heddle_gateway.count_tokens import TokenCounter
 from heddle_gateway.dialects.errors import error_body, shape_for
 from heddle_gateway.fleet.address import check_allowed_host, parse_worker_url
 from heddle_gateway.fleet.errors import AddressRefused, FleetError
-from heddle_gateway.fleet.events import WorkerFacts, WorkerSpec
+from heddle_gateway.fleet.events import WorkerSpec
 from heddle_gateway.fleet.features import EngineKind, PrioritySense
 from heddle_gateway.fleet.registry import Fleet
 from heddle_gateway.fleet.state import WorkerState
@@ -62,6 +62,7 @@ from heddle_gateway.telemetry.metrics import Metrics
 from heddle_gateway.telemetry.step_log import log_step
 from heddle_gateway.upstream.forward import Upstream
 from heddle_gateway.upstream.pool import PoolLimits
+from heddle_gateway.worker_events import WorkerEvents
 
 log = logging.getLogger(__name__)
 
@@ -94,58 +95,6 @@ class Gateway:
     shared: SharedState | None
     """None where live state stays in this process."""
     shared_fleet: SharedFleet | None
-
-
-class WorkerEvents:
-    """The fleet's listener: worker events go to the core, a removed worker's series go from the metrics."""
-
-    def __init__(self, driver: Driver) -> None:
-        self._driver = driver
-        self._names: dict[int, str] = {}
-        self.on_removed: Callable[[str], None] = lambda name: None
-        self.on_changed: Callable[[], None] = lambda: None
-        self.load_report = driver.load_report
-        self.moving: MovingKv | None = None
-        self.before_change: Callable[[], None] = lambda: None
-
-    def worker_up(self, facts: WorkerFacts) -> None:
-        self.before_change()
-        self._names[facts.worker_id] = facts.name
-        self._driver.worker_up(facts)
-        if self.moving is not None:
-            self.moving.worker_up(facts)
-        self.on_changed()
-
-    def worker_draining(self, worker_id: int, generation: int) -> None:
-        self.before_change()
-        self._driver.worker_draining(worker_id, generation)
-        self.on_changed()
-
-    def weights_updated(self, worker_id: int, generation: int, weight_version: str) -> None:
-        self._driver.weights_updated(worker_id, generation, weight_version)
-        if self.moving is not None:
-            self.moving.weights_updated(worker_id)
-
-    def worker_down(self, worker_id: int, generation: int) -> None:
-        self.before_change()
-        self._driver.worker_down(worker_id, generation)
-        if self.moving is not None:
-            self.moving.worker_gone(worker_id)
-        self.on_changed()
-
-    def worker_removed(self, worker_id: int, generation: int) -> None:
-        self.before_change()
-        self._driver.worker_removed(worker_id, generation)
-        if self.moving is not None:
-            self.moving.worker_gone(worker_id)
-        self.on_changed()
-        name = self._names.pop(worker_id, None)
-        if name is not None:
-            self.on_removed(name)
-
-    def name(self, worker_id: int) -> str | None:
-        """Of a worker that is or was active and is not removed."""
-        return self._names.get(worker_id)
 
 
 def create_app(settings: Settings) -> HeddleApp:

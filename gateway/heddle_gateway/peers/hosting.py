@@ -9,23 +9,30 @@ import asyncio
 import hmac
 import logging
 import time
-from collections import deque
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from collections.abc import Callable
+from typing import Any, Final
 
 from heddle_contracts.steps import Outcome
 
 from heddle_gateway.accounting.ended_step import EndedStep
 from heddle_gateway.dialects.wire import Answer, Scan
-from heddle_gateway.fleet.events import WorkerEndpoint, WorkerSpec
+from heddle_gateway.fleet.events import WorkerEndpoint
 from heddle_gateway.identity import Identity, Known, Said, TrajectoryBook
 from heddle_gateway.live.decisions import Decision, Dispatch
 from heddle_gateway.live.directory import LiveTrajectory
 from heddle_gateway.live.driver import Driver
 from heddle_gateway.live.ticket import Ticket
 from heddle_gateway.peers.frames import Frame
-from heddle_gateway.peers.link import Link, LinkTuning
+from heddle_gateway.peers.hosted import (
+    Fleet,
+    HostedStep,
+    HostedTicket,
+    HostingTuning,
+    Peer,
+    of_decision,
+    unheard,
+)
+from heddle_gateway.peers.link import Link
 from heddle_gateway.peers.messages import (
     of_fleet,
     of_identity,
@@ -38,92 +45,7 @@ from heddle_gateway.peers.own_desk import OwnDesk
 
 log = logging.getLogger(__name__)
 
-MAX_REMEMBERED: Final = 4096
-"""Ends of one gateway that are known to have been taken."""
 HELLO_S: Final = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class HostingTuning:
-    """``grace_s``: how long the steps of a gateway that is away go on."""
-
-    grace_s: float = 5.0
-    link: LinkTuning = field(default_factory=LinkTuning)
-
-
-class Fleet(Protocol):
-    """fleet.registry.Fleet."""
-
-    def endpoints(self) -> tuple[WorkerEndpoint, ...]: ...
-    def registered(self) -> tuple[tuple[int, WorkerSpec, Any], ...]: ...
-    def worker(self, worker_id: int, generation: int) -> WorkerEndpoint | None: ...
-    def note_success(self, worker_id: int, generation: int) -> None: ...
-    def note_failure(self, worker_id: int, generation: int, kind: Any) -> None: ...
-
-
-class HostedTicket(Ticket):
-    """Sends what is decided to where the step runs."""
-
-    __slots__ = ("on_decision",)
-
-    def __init__(
-        self, step: int, on_decision: Callable[[Decision], None], on_withdraw: Callable[[], None]
-    ) -> None:
-        super().__init__(step, 0, on_withdraw)
-        self.on_decision = on_decision
-
-    def decide(self, decision: Decision) -> None:
-        super().decide(decision)
-        self.on_decision(decision)
-
-
-class HostedStep:
-    """A step of another gateway. ``claim`` and ``live`` are of this process' book and directory."""
-
-    __slots__ = (
-        "claim",
-        "is_void",
-        "key",
-        "live",
-        "marked_left",
-        "model",
-        "peer",
-        "prompt_tokens",
-        "rid",
-        "tenant",
-        "ticket",
-    )
-
-    def __init__(
-        self, peer: "Peer", key: int, tenant: str, claim: Identity, live: LiveTrajectory, scan: Scan
-    ) -> None:
-        self.peer = peer
-        self.key = key
-        self.tenant = tenant
-        self.claim = claim
-        self.live = live
-        self.model = scan.model
-        self.prompt_tokens = scan.prompt_tokens
-        self.ticket: Ticket
-        self.rid: str | None = None
-        self.is_void = False
-        self.marked_left = False
-
-
-class Peer:
-    """Another gateway. ``link`` is None while it is away."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.link: Link | None = None
-        self.steps: dict[int, HostedStep] = {}
-        self.announced: set[int] = set()
-        self.ended: deque[int] = deque(maxlen=MAX_REMEMBERED)
-        self.grace: asyncio.TimerHandle | None = None
-
-    def send(self, kind: str, /, **head: Any) -> None:
-        if self.link is not None:
-            self.link.send(kind, **head)
 
 
 class Hosting:
@@ -267,7 +189,7 @@ class Hosting:
             endpoint = self._fleet.worker(decision.worker, decision.generation)
         if endpoint is not None and step.rid is not None and endpoint.features.abort:
             self._abort(endpoint, step.rid)
-        self._finish(step, _unheard(step, None if endpoint is None else endpoint.name), Outcome.ABORTED, None)
+        self._finish(step, unheard(step, None if endpoint is None else endpoint.name), Outcome.ABORTED, None)
 
     def _take(self, link: Link, frame: Frame) -> None:
         peer = self._links.get(link)
@@ -418,7 +340,7 @@ class Hosting:
             return
         step.rid = live.last_rid = head["rid"]
         assert isinstance(ticket.decision, Dispatch)
-        peer.send("held", k=key, d=_decision(ticket.decision))
+        peer.send("held", k=key, d=of_decision(ticket.decision))
         if head["left"]:
             self._driver.aborting(ticket)
             self._book.client_left(claim, None, time.monotonic())
@@ -464,7 +386,7 @@ class Hosting:
 
         def decided(decision: Decision) -> None:
             kind = "go" if isinstance(decision, Dispatch) else "no"
-            peer.send(kind, k=key, d=_decision(decision))
+            peer.send(kind, k=key, d=of_decision(decision))
 
         def withdrawn() -> None:
             step = peer.steps.get(key)
@@ -480,49 +402,6 @@ class Hosting:
         decision = step.ticket.decision
         if decision is not None:
             kind = "go" if isinstance(decision, Dispatch) else "no"
-            peer.send(kind, k=key, d=_decision(decision))
+            peer.send(kind, k=key, d=of_decision(decision))
         if step.is_void:
             peer.send("void", k=key)
-
-
-_DISPATCH: Final = ("worker", "generation", "priority", "level", "attempt", "reason")
-_REJECT: Final = ("status", "reason", "retry_after_ms")
-
-
-def _decision(decision: Decision) -> dict[str, Any]:
-    names: Iterable[str] = _DISPATCH if isinstance(decision, Dispatch) else _REJECT
-    return {name: getattr(decision, name) for name in names}
-
-
-def _unheard(step: HostedStep, worker: str | None) -> EndedStep:
-    """The end of a step whose gateway says nothing any more."""
-    who, now = step.claim, time.time()
-    return EndedStep(
-        who.trajectory_id,
-        step.tenant,
-        who.group_id,
-        who.sample,
-        who.parent_id,
-        who.source,
-        step.model,
-        "",
-        who.step,
-        who.segment,
-        1,
-        int(who.retry_of_step),
-        worker,
-        Outcome.ABORTED,
-        None,
-        None,
-        (),
-        step.prompt_tokens,
-        0,
-        0,
-        False,
-        None,
-        now,
-        None,
-        None,
-        now,
-        None,
-    )
