@@ -11,6 +11,8 @@ from typing import Any, Final, NamedTuple
 
 MAX_FRAME: Final = 512 * 1024 * 1024
 """Above what a largest request body can make of itself."""
+MAX_HELLO: Final = 16 * 1024
+"""From somebody who is not known yet."""
 _LENGTHS: Final = struct.Struct(">II")
 _SIZE: Final = 4
 
@@ -35,17 +37,18 @@ def written(kind: str, blob: bytes = b"", /, **head: Any) -> bytes:
 
 
 class FrameReader:
-    """Takes bytes as they come, gives whole frames."""
+    """Takes bytes as they come, gives whole frames. ``limit``: longest frame."""
 
-    def __init__(self) -> None:
+    def __init__(self, limit: int = MAX_FRAME) -> None:
         self._data = bytearray()
+        self.limit = limit
 
     def feed(self, data: bytes) -> Iterator[Frame]:
         """Raises BadFrame; the connection is of no use then."""
         self._data += data
         while len(self._data) >= _LENGTHS.size:
             length, head_length = _LENGTHS.unpack_from(self._data)
-            if length > MAX_FRAME or head_length + _SIZE > length:
+            if length > self.limit or head_length + _SIZE > length:
                 raise BadFrame(f"a frame of {length} bytes with a head of {head_length}")
             end = _SIZE + length
             if len(self._data) < end:
@@ -59,7 +62,7 @@ class FrameReader:
 def _frame(text: bytes, blob: bytes) -> Frame:
     try:
         head = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BadFrame(f"a head that is no JSON: {error}") from error
     kind = head.pop("_", None) if isinstance(head, dict) else None
     if not isinstance(kind, str):

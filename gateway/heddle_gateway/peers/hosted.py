@@ -74,7 +74,14 @@ class HostedStep:
     )
 
     def __init__(
-        self, peer: "Peer", key: int, tenant: str, claim: Identity, live: LiveTrajectory, scan: Scan
+        self,
+        peer: "Peer",
+        key: int,
+        tenant: str,
+        claim: Identity,
+        live: LiveTrajectory,
+        scan: Scan,
+        ticket: Ticket,
     ) -> None:
         self.peer = peer
         self.key = key
@@ -83,7 +90,7 @@ class HostedStep:
         self.live = live
         self.model = scan.model
         self.prompt_tokens = scan.prompt_tokens
-        self.ticket: Ticket
+        self.ticket = ticket
         self.rid: str | None = None
         self.is_void = False
         self.marked_left = False
@@ -97,12 +104,20 @@ class Peer:
         self.link: Link | None = None
         self.steps: dict[int, HostedStep] = {}
         self.announced: set[int] = set()
+        self.waiting: set[int] = set()
+        """Steps that are not begun before `Hosting.open`."""
         self.ended: deque[int] = deque(maxlen=MAX_REMEMBERED)
         self.grace: asyncio.TimerHandle | None = None
 
     def send(self, kind: str, /, **head: Any) -> None:
         if self.link is not None:
             self.link.send(kind, **head)
+
+    def hold(
+        self, key: int, tenant: str, claim: Identity, live: LiveTrajectory, scan: Scan, ticket: Ticket
+    ) -> HostedStep:
+        step = self.steps[key] = HostedStep(self, key, tenant, claim, live, scan, ticket)
+        return step
 
 
 _DISPATCH: Final = ("worker", "generation", "priority", "level", "attempt", "reason")

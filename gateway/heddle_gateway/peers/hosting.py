@@ -17,12 +17,12 @@ from heddle_contracts.steps import Outcome
 from heddle_gateway.accounting.ended_step import EndedStep
 from heddle_gateway.dialects.wire import Answer, Scan
 from heddle_gateway.fleet.events import WorkerEndpoint
-from heddle_gateway.identity import Identity, Known, Said, TrajectoryBook
+from heddle_gateway.identity import Known, Said, TrajectoryBook
 from heddle_gateway.live.decisions import Decision, Dispatch
 from heddle_gateway.live.directory import LiveTrajectory
 from heddle_gateway.live.driver import Driver
 from heddle_gateway.live.ticket import Ticket
-from heddle_gateway.peers.frames import Frame
+from heddle_gateway.peers.frames import MAX_HELLO, Frame
 from heddle_gateway.peers.hosted import (
     Fleet,
     HostedStep,
@@ -77,13 +77,13 @@ class Hosting:
         self._links: dict[Link, Peer | None] = {}
         self._secret: str | None = None
         self._leader = ""
-        self._waiting: list[Callable[[], None]] | None = None
+        self._waiting: list[tuple[Peer, Frame]] | None = None
 
     # ---------------------------------------------------------------- lifetime
 
     def protocol(self) -> Link:
         """Of a connection that came in."""
-        link = Link(self._take, self._lost, self._tuning.link)
+        link = Link(self._take, self._lost, self._tuning.link, max_frame=MAX_HELLO)
         self._links[link] = None
         asyncio.get_running_loop().call_later(HELLO_S, self._must_be_known, link)
         return link
@@ -97,8 +97,16 @@ class Hosting:
     def open(self) -> None:
         """What waited is decided, in the order it came."""
         waiting, self._waiting = self._waiting or [], None
-        for decide in waiting:
-            decide()
+        for peer in self._peers.values():
+            peer.waiting.clear()
+        for peer, frame in waiting:
+            try:
+                self._hear(peer, frame)
+            except (KeyError, TypeError, ValueError) as error:
+                # As where it came in: one gateway's nonsense is not the others' loss.
+                log.warning("a link to another gateway is closed: %s: %s", type(error).__name__, error)
+                if peer.link is not None:
+                    peer.link.close()
 
     def stand_down(self) -> None:
         """Another leads. The others are sent to it with their steps; nothing is ended."""
@@ -141,9 +149,13 @@ class Hosting:
                 link.flush()
 
     def stop(self, rid: str | None) -> None:
-        """An operator aborts: those who serve the step see to it."""
+        """An operator aborts: those who serve the step see to it, and of one that is away its step ends."""
         for peer in self._peers.values():
             peer.send("stop", rid=rid)
+            if peer.link is None:
+                for hosted in list(peer.steps.values()):
+                    if rid is None or hosted.rid == rid:
+                        self._give_up(hosted)
 
     def repeated(self, live: LiveTrajectory, step: int) -> None:
         """A client asks for a step again. Where the gateway that had it is away, it has ended."""
@@ -220,6 +232,7 @@ class Hosting:
         if peer.grace is not None:
             peer.grace.cancel()
             peer.grace = None
+        link.known()
         peer.link = link
         peer.announced = set()
         self._links[link] = peer
@@ -244,10 +257,14 @@ class Hosting:
         key = head["k"]
         peer.announced.add(key)
         step = peer.steps.get(key)
+        if self._waiting is not None and _must_wait(peer, step, frame):
+            peer.waiting.add(key)
+            self._waiting.append((peer, frame))
+            return
         match kind:
             case "arrive":
                 if step is None:
-                    self._when_open(lambda: self._arrive(peer, key, head, blob))
+                    self._arrive(peer, key, head, blob)
                 else:
                     self._tell_again(step)
             case "again":
@@ -256,17 +273,13 @@ class Hosting:
                 self._over(peer, key, step, head, blob)
             case "end":
                 if step is not None:
-                    record = to_ended(head["record"])
+                    record, decision = to_ended(head["record"]), step.ticket.decision
+                    if record.outcome is Outcome.DONE and isinstance(decision, Dispatch):
+                        self._fleet.note_success(decision.worker, decision.generation)
                     self._finish(step, record, record.outcome, to_answer(blob))
                 peer.send("done", k=key)
             case _ if step is not None:
                 self._news(step, kind, head, blob)
-
-    def _when_open(self, decide: Callable[[], None]) -> None:
-        if self._waiting is None:
-            decide()
-        else:
-            self._waiting.append(decide)
 
     def _news(self, step: HostedStep, kind: str, head: dict[str, Any], blob: bytes) -> None:
         decision = step.ticket.decision
@@ -293,12 +306,10 @@ class Hosting:
                 raise ValueError(f"a message of kind {kind!r}")
 
     def _arrive(self, peer: Peer, key: int, head: dict[str, Any], blob: bytes) -> None:
-        if key in peer.steps or key in peer.ended:
-            return
         scan, tenant = Scan.from_bytes(blob), head["tenant"]
         claim = self._book.place(scan, tenant, time.monotonic(), Said(*head["said"]))
         live, gap = self._desk.begin(claim, scan, tenant)
-        step = self._new_step(peer, key, tenant, claim, live, scan)
+        step = peer.hold(key, tenant, claim, live, scan, self._new_ticket(peer, key))
         peer.send("is", k=key, who=of_identity(claim), gap=gap)
         self._desk.run(live, scan, step.ticket)
 
@@ -317,14 +328,9 @@ class Hosting:
             if running is None or step.is_void:
                 self._tell_again(step)
             return
-        if running is None:
-            self._when_open(lambda: self._resume(peer, key, who, scan, head))
-        else:
-            self._resume(peer, key, who, scan, head)
+        self._resume(peer, key, who, scan, head)
 
     def _resume(self, peer: Peer, key: int, who: Known, scan: Scan, head: dict[str, Any]) -> None:
-        if key in peer.steps or key in peer.ended:
-            return
         ticket = self._new_ticket(peer, key)
         running = to_running(head["running"])
         if running is None:
@@ -332,9 +338,7 @@ class Hosting:
             live = self._driver.directory.open(who, tenant=head["tenant"], model=scan.model)
         else:
             claim, live = self._desk.resume(who, scan, head["tenant"], ticket, running)
-        step = HostedStep(peer, key, head["tenant"], claim, live, scan)
-        step.ticket = ticket
-        peer.steps[key] = step
+        step = peer.hold(key, head["tenant"], claim, live, scan, ticket)
         if running is None:
             self._desk.run(live, scan, ticket)
             return
@@ -358,9 +362,7 @@ class Hosting:
             running = to_running([record.worker or "", 0, 0.0, False])
             ticket = self._new_ticket(peer, key)
             claim, live = self._desk.resume(who, scan, head["tenant"], ticket, running)
-            step = HostedStep(peer, key, head["tenant"], claim, live, scan)
-            step.ticket = ticket
-            peer.steps[key] = step
+            step = peer.hold(key, head["tenant"], claim, live, scan, ticket)
         if step is not None:
             self._finish(step, record, record.outcome, answer)
         peer.send("done", k=key)
@@ -372,14 +374,6 @@ class Hosting:
         self._desk.finish(step.claim, step.live, step.ticket, record, outcome, answer, time.monotonic())
 
     # ---------------------------------------------------------------- decisions
-
-    def _new_step(
-        self, peer: Peer, key: int, tenant: str, claim: Identity, live: LiveTrajectory, scan: Scan
-    ) -> HostedStep:
-        step = HostedStep(peer, key, tenant, claim, live, scan)
-        step.ticket = self._new_ticket(peer, key)
-        peer.steps[key] = step
-        return step
 
     def _new_ticket(self, peer: Peer, key: int) -> Ticket:
         number = self._driver.new_ticket(lambda: None).step
@@ -405,3 +399,13 @@ class Hosting:
             peer.send(kind, k=key, d=of_decision(decision))
         if step.is_void:
             peer.send("void", k=key)
+
+
+def _must_wait(peer: Peer, step: HostedStep | None, frame: Frame) -> bool:
+    """Until `Hosting.open`, what asks for a place; and what else is said of the same step, or its end
+    would be heard before its beginning.
+    """
+    if frame.head["k"] in peer.waiting:
+        return True
+    asks = frame.kind == "arrive" or (frame.kind == "again" and frame.head["running"] is None)
+    return asks and step is None

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
-from heddle_gateway.peers.frames import BadFrame, Frame, FrameReader, written
+from heddle_gateway.peers.frames import MAX_FRAME, BadFrame, Frame, FrameReader, written
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +29,8 @@ class LinkTuning:
 
 class Link(asyncio.Protocol):
     """``on_frame`` may raise BadFrame (also as KeyError, TypeError or ValueError of a head that lacks
-    something): then the link is closed. ``on_lost`` is called once, from the event loop.
+    something): then the link is closed. ``on_lost`` is called once, from the event loop. ``max_frame``:
+    longest frame from the other, until it is `known`.
     """
 
     def __init__(
@@ -37,11 +38,13 @@ class Link(asyncio.Protocol):
         on_frame: Callable[["Link", Frame], None],
         on_lost: Callable[["Link"], None],
         tuning: LinkTuning | None = None,
+        *,
+        max_frame: int = MAX_FRAME,
     ) -> None:
         self._on_frame = on_frame
         self._on_lost = on_lost
         self._tuning = tuning or LinkTuning()
-        self._frames = FrameReader()
+        self._frames = FrameReader(max_frame)
         self._unsent: list[bytes] = []
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -55,6 +58,10 @@ class Link(asyncio.Protocol):
         if not self._unsent:
             self._loop.call_soon(self.flush)
         self._unsent.append(written(kind, blob, **head))
+
+    def known(self) -> None:
+        """The other has shown who it is: its frames may be of any size."""
+        self._frames.limit = MAX_FRAME
 
     def close(self) -> None:
         """What was sent still leaves."""

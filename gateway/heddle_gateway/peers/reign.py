@@ -70,9 +70,9 @@ class Address:
         """None for what no gateway of this release wrote."""
         try:
             host, port, http, secret = json.loads(text)
+            return cls(str(host), int(port), str(http), str(secret))
         except (ValueError, TypeError):
             return None
-        return cls(str(host), int(port), str(http), str(secret))
 
 
 class Lease(Protocol):
