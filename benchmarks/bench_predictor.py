@@ -24,6 +24,7 @@ BATCH = 256
 TURNS = 300
 GPUS = 8
 ROLLOUT = 256
+KV_SCALES = (1.0, 0.25)
 
 
 def main(paths: list[Path]) -> None:
@@ -58,22 +59,35 @@ def batch_times(trained: models.TrainedModel, recorded: RecordedSet) -> tuple[fl
 
 
 def makespans(recorded: RecordedSet, model: Path) -> str:
-    """One rollout on a modelled cluster, told the truth, nothing, or what the model says (by task folds)."""
-    found = {}
-    for told in ("oracle", f"recorded:{model}", "none"):
-        out = model / "simulated.json"
-        arguments = ["--workload", str(recorded.path), "--trajectories", str(ROLLOUT), "--gpus", str(GPUS)]
-        arguments += ["--policies", "heddle", "--prediction", told, "--json", str(out)]
-        result = CliRunner().invoke(simulate_app, arguments)
-        if result.exit_code:
-            return f"  rollout not simulated: {result.output.strip()}\n"
-        policies: dict[str, dict[str, Any]] = json.loads(out.read_text())["policies"]
-        found[told] = float(policies["heddle"]["makespan_s"])
-    oracle, said, blind = found.values()
-    return (
-        f"  rollout of {ROLLOUT} on {GPUS} GPUs: oracle {oracle:.0f} s, predictions {said:.0f} s"
-        f" ({said / oracle - 1:+.1%}), none {blind:.0f} s ({blind / oracle - 1:+.1%})\n"
-    )
+    """Rollouts on a modelled cluster, told the truth, nothing, or what the model says (by task folds), where
+    the KV fits and where it is oversubscribed.
+    """
+    lines = []
+    for kv_scale in KV_SCALES:
+        found = {}
+        for told in ("oracle", f"recorded:{model}", "none"):
+            out = model / "simulated.json"
+            arguments = [
+                "--workload",
+                str(recorded.path),
+                "--trajectories",
+                str(ROLLOUT),
+                "--gpus",
+                str(GPUS),
+            ]
+            arguments += ["--policies", "heddle", "--prediction", told, "--kv-scale", str(kv_scale)]
+            result = CliRunner().invoke(simulate_app, [*arguments, "--json", str(out)])
+            if result.exit_code:
+                return f"  rollout not simulated: {result.output.strip()}\n"
+            policies: dict[str, dict[str, Any]] = json.loads(out.read_text())["policies"]
+            found[told] = float(policies["heddle"]["makespan_s"])
+        oracle, said, blind = found.values()
+        lines.append(
+            f"  rollout of {ROLLOUT} on {GPUS} GPUs, KV x{kv_scale:g}: oracle {oracle:.0f} s,"
+            f" predictions {said:.0f} s ({said / oracle - 1:+.1%}),"
+            f" none {blind:.0f} s ({blind / oracle - 1:+.1%})\n"
+        )
+    return "".join(lines)
 
 
 def strangers(recorded: RecordedSet, others: list[RecordedSet]) -> None:
