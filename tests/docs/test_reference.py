@@ -27,8 +27,8 @@ MARK = re.compile(r"(<!-- table: (\w+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 
 
 def an_app(folder: Path) -> HeddleApp:
-    """A gateway that is made and never started."""
-    return create_app(load_settings(database=str(folder / "history.db")))
+    """A gateway that is made and never started; with a Redis it has all metrics."""
+    return create_app(load_settings(database=str(folder / "history.db"), redis_url="redis://127.0.0.1:1/0"))
 
 
 def table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
