@@ -116,6 +116,8 @@ def _explained(answer: httpx.Response) -> str:
         return "\n".join(lines)
     if isinstance(problem, dict) and isinstance(problem.get("error"), dict):
         message = str(problem["error"].get("message", answer.text))
+        if answer.status_code == httpx.codes.NOT_FOUND:
+            message += f": {answer.url}\nGive --gateway as http://HOST:PORT, without the /v1 of agents."
         if answer.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
             message += "\nGive the admin key with --key or HEDDLE_ADMIN_KEYS."
         return message

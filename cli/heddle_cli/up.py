@@ -5,6 +5,7 @@ no child outlives this process.
 """
 
 import asyncio
+import errno
 import json
 import os
 import shlex
@@ -123,8 +124,9 @@ def check_port_is_free(host: str, port: int) -> None:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
     except OSError as error:
+        other = "--port" if error.errno in (errno.EADDRINUSE, errno.EACCES) else "--host"
         raise CommandFailed(
-            Exit.FAILED, f"cannot listen on {host}:{port} ({error.strerror}). Choose another --port."
+            Exit.FAILED, f"cannot listen on {host}:{port} ({error.strerror}). Choose another {other}."
         ) from error
 
 

@@ -10,7 +10,7 @@ from typing import Annotated, Final
 import typer
 
 from heddle_gateway.settings import SettingsError, load_settings
-from heddle_gateway.store.engine import StoreError, open_engine
+from heddle_gateway.store.engine import StoreError, history_url, open_engine
 from heddle_gateway.store.pruning import Pruned, prune
 from heddle_gateway.store.schema import upgrade
 
@@ -40,6 +40,7 @@ def prune_command(
     try:
         age = seconds_of(older_than)
         location = load_settings(config, database=database).database
+        _must_be_there(location)
         removed = asyncio.run(_prune(location, age, dry_run))
     except (SettingsError, ValueError, StoreError) as error:
         typer.echo(f"heddle history prune: {error}", err=True)
@@ -52,6 +53,13 @@ def prune_command(
         f"{removed.trajectories} trajectories with {removed.steps} steps, {removed.plans} plans and"
         f" {removed.migrations} moves of KV {verb}"
     )
+
+
+def _must_be_there(location: str) -> None:
+    """Raises StoreError for a SQLite file that opening would make: a mistyped name is no empty history."""
+    url = history_url(location)
+    if url.get_backend_name() == "sqlite" and not (url.database and Path(url.database).is_file()):
+        raise StoreError(f"there is no history at {location}; name it with --database or --config")
 
 
 async def _prune(location: str, age_s: float, dry_run: bool) -> Pruned:

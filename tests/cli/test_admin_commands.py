@@ -148,3 +148,10 @@ def test_an_unknown_trajectory_ends_with_1(heddle: Any, gateway: str) -> None:
     done = heddle("trajectories", "show", "nobody/at all", "--gateway", gateway, *KEY)
     assert (done.returncode, done.stdout) == (1, "")
     assert "no trajectory 'nobody/at all'" in done.stderr
+
+
+def test_an_agents_base_url_is_no_gateway_and_the_error_says_what_is(heddle: Any, gateway: str) -> None:
+    done = heddle("workers", "ls", "--gateway", f"{gateway}/v1", "--key", "sk-admin")
+    assert done.returncode == 1
+    assert f"{gateway}/v1/admin/v1/workers" in done.stderr
+    assert "without the /v1 of agents" in done.stderr

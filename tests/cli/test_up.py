@@ -150,6 +150,15 @@ async def test_a_taken_port_is_said_at_once_and_nothing_is_started(start: Start)
     )
 
 
+async def test_an_address_of_another_machine_is_not_blamed_on_the_port(start: Start) -> None:
+    up = await start("up", "--host", "192.0.2.1", "--port", "8000")
+    code, errors = await up.ended()
+    assert code == 1
+    assert errors == (
+        "heddle: cannot listen on 192.0.2.1:8000 (Cannot assign requested address). Choose another --host.\n"
+    )
+
+
 @pytest.mark.parametrize("victim", ["gateway", "emulate"])
 async def test_a_part_that_dies_ends_up_with_an_error(start: Start, victim: str) -> None:
     up = await start("up", "--port", str(free_port()), "--tp", "1")

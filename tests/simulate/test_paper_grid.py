@@ -80,3 +80,11 @@ def test_a_file_that_is_something_else_is_left_alone(tmp_path: Path) -> None:
     assert code == 2
     assert "line 1" in output
     assert out.read_text() == "buy milk\n"
+
+
+def test_a_place_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("buy milk\n")
+    code, output = call(tmp_path / "notes.txt" / "cells.jsonl")
+    assert code == 2
+    assert "heddle grid: " in output
+    assert "Traceback" not in output

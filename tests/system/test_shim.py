@@ -100,6 +100,9 @@ async def test_one_of_both_ways_to_an_engine_is_needed(parts: Any) -> None:
     part = await parts.run("shim", "--engine-url", "http://127.0.0.1:1", "--launch", "--model-path /m")
     assert await part.process.wait() == 2
     assert "give either --engine-url or --launch" in part.log.read_text()
+    part = await parts.run("shim", "--engine-url", "127.0.0.1:30000", "--no-kv")
+    assert await part.process.wait() == 2
+    assert "write it as http://HOST:PORT" in part.log.read_text()
     part = await parts.run("shim", "--launch", "--model-path /m --schedule-policy lpm", "--no-kv")
     assert await part.process.wait() == 1
     assert "--schedule-policy lpm" in part.log.read_text()

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from importlib.metadata import version as version_of_distribution
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import urlsplit
 
 import typer
 from heddle_cli.exit_codes import CommandFailed, Exit
@@ -132,6 +133,8 @@ def shim(
     """Stand beside one SGLang server: launch and watch it, report it, move KV, until SIGTERM or Ctrl-C."""
     if (engine_url is None) == (launch is None):
         raise typer.BadParameter("give either --engine-url or --launch")
+    if engine_url is not None and not _is_http(engine_url):
+        raise typer.BadParameter(f"--engine-url {engine_url!r}: write it as http://HOST:PORT")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
     try:
@@ -161,6 +164,14 @@ def shim(
         asyncio.run(serve(settings))
     except (FlagsRefused, StoreError, TransportMissing, UnknownTransport, OSError) as error:
         raise CommandFailed(Exit.FAILED, f"shim: {error}") from error
+
+
+def _is_http(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
 
 
 def _default_store(engine_url: str) -> Path:

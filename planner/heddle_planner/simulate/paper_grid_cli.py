@@ -76,7 +76,7 @@ def grid(
                 lines.write(json.dumps(record) + "\n")
                 lines.flush()
                 done[json.dumps(record["spec"], sort_keys=True)] = record
-    except (*INPUT_ERRORS, ValueError) as error:
+    except (*INPUT_ERRORS, ValueError, OSError) as error:
         typer.echo(f"heddle grid: {error}", err=True)
         raise typer.Exit(2) from error
     except RuntimeError as error:

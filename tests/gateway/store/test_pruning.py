@@ -158,3 +158,11 @@ def test_the_command_counts_and_removes(tmp_path: Path) -> None:
     wrong = CliRunner().invoke(app, [*command[:2], "soon", *command[3:]])
     assert wrong.exit_code == 2
     assert "--older-than: 'soon'" in wrong.output
+
+
+def test_a_file_that_is_not_there_is_said_and_not_made(tmp_path: Path) -> None:
+    absent = tmp_path / "folder" / "history.db"
+    done = CliRunner().invoke(app, ["prune", "--older-than", "30d", "--database", str(absent)])
+    assert done.exit_code == 2
+    assert f"there is no history at {absent}" in done.output
+    assert not absent.parent.exists()
