@@ -242,7 +242,21 @@ async def _wait_until_ready(plan: Plan, gateway: Child, wanted: int) -> list[str
                     Exit.FAILED, f"{plan.base_url} does not answer like a Heddle gateway"
                 ) from error
             await asyncio.sleep(POLL_S)
-    raise CommandFailed(Exit.FAILED, f"waited {plan.start_timeout_s:g} s for {waiting_for}")
+        waited = [f"waited {plan.start_timeout_s:g} s for {waiting_for}", *await _troubles(http)]
+    raise CommandFailed(Exit.FAILED, "\n".join(waited))
+
+
+async def _troubles(http: httpx.AsyncClient) -> list[str]:
+    """A line for each worker that is not active, with what went wrong; none where the admin API is closed."""
+    try:
+        answer = await http.get("/admin/v1/workers")
+        return [
+            f"  {worker['url']} is {worker['state']}: {worker['last_error'] or 'no answer yet'}"
+            for worker in answer.json()["items"]
+            if worker["state"] != "active"
+        ]
+    except (httpx.TransportError, ValueError, KeyError, TypeError):
+        return []
 
 
 def _greet(plan: Plan, workers: tuple[str, ...], models: list[str]) -> None:

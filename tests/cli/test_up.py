@@ -159,6 +159,16 @@ async def test_an_address_of_another_machine_is_not_blamed_on_the_port(start: St
     )
 
 
+async def test_a_worker_that_is_not_there_is_named_with_its_error(start: Start) -> None:
+    worker = f"http://127.0.0.1:{free_port()}"
+    options = ("--port", str(free_port()), "--no-planner", "--worker", worker, "--start-timeout", "10")
+    code, errors = await (await start("up", *options)).ended()
+    assert code == 1
+    assert "heddle: waited 10 s for workers (0 of 1 active)\n" in errors
+    assert f"{worker} is probing: " in errors
+    assert "All connection attempts failed" in errors
+
+
 @pytest.mark.parametrize("victim", ["gateway", "emulate"])
 async def test_a_part_that_dies_ends_up_with_an_error(start: Start, victim: str) -> None:
     up = await start("up", "--port", str(free_port()), "--tp", "1")

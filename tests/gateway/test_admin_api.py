@@ -365,3 +365,9 @@ def test_the_api_documents_itself() -> None:
     schemas = document["components"]["schemas"]
     for name in ("TrajectorySummary", "WorkerView", "WorkerAdd", "PolicyChange", "Policy", "Problem"):
         assert schemas[name]["examples"], name
+
+
+async def test_a_body_without_its_content_type_is_told_which_to_send(gateway: Any) -> None:
+    answer = await gateway.client.put("/admin/v1/policy", content=b'{"placement": "sticky"}')
+    assert answer.status_code == 422
+    assert "content-type: application/json" in answer.json()["fix"]

@@ -85,6 +85,8 @@ def invalid_request(error: RequestValidationError) -> Problem:
         "enum": "Send one of the allowed values.",
         "literal_error": "Send one of the allowed values.",
     }.get(first["type"])
+    if not path and place == "body":
+        fix = "Send a JSON object with content-type: application/json."
     return AdminProblem(
         HTTPStatus.UNPROCESSABLE_ENTITY, f"{field}: {first['msg']}", field=field, allowed=allowed, fix=fix
     ).problem
