@@ -59,6 +59,7 @@ class Peering:
         self._past = past
         self._is_first = True
         self._upstream = upstream
+        self._driver = driver
         self._running = running
         self._aborts: set[asyncio.Task[Any]] = set()
         self._proxy: AdminProxy | None = None
@@ -81,10 +82,12 @@ class Peering:
             release=__version__,
         )
         own.on_repeat = self.hosting.repeated
+        driver.on_orders = self.hosting.orders_changed
         leader = self._leader_desk = LeaderDesk(
             book,
             driver.new_ticket,
             on_fleet=self._followed.take,
+            on_orders=self._take_orders,
             on_stop=self._stop,
             note_failure=by_url(fleet.living, fleet.note_failure),
         )
@@ -182,6 +185,11 @@ class Peering:
     def _step_ended(self, record: EndedStep) -> None:
         if self.hosting is not None:
             self.hosting.tell_past(record.tenant, record.trajectory_id)
+
+    def _take_orders(self, policy: dict[str, Any], paused: bool) -> None:
+        """The leader's, so that this process leads under them when its turn comes."""
+        self._driver.change_policy(policy)
+        self._driver.pause_dispatch(paused)
 
     def _stop(self, rid: str | None) -> None:
         """The leader's operator aborts. Engines hear of running steps from whoever serves them."""

@@ -163,14 +163,15 @@ async def test_agents_ask_any_gateway_and_one_decides(
     assert all(served), served
 
 
-async def test_a_killed_leader_is_followed_within_three_seconds(
-    parts: Any, until: Any, redis_server: Any, tmp_path: Path
-) -> None:
-    """kill -9 in mid-rollout: streams of the others go on, and who asked the dead one asks another."""
+async def test_a_killed_leader_is_followed(parts: Any, until: Any, redis_server: Any, tmp_path: Path) -> None:
+    """kill -9 in mid-rollout: streams of the others go on, who asked the dead one asks another, and what an
+    operator has set stays in force.
+    """
     engines = [await parts.engine("--speed", "2", "--model", MODEL, "--slots", "6") for _ in "12"]
     group = await group_of(parts, engines, redis_server, tmp_path, 3)
     leader, *others = group.gateways
     assert await group.roles() == ["leader", "follower", "follower"]
+    (await others[0].http.put("/admin/v1/policy", json={"order": "fcfs"})).raise_for_status()
     agents = group.agents(24, tokens=120)
     rollout = asyncio.gather(*(agent.run(5) for agent in agents))
 
@@ -185,13 +186,14 @@ async def test_a_killed_leader_is_followed_within_three_seconds(
     await leader.part.kill()
     for agent in agents:
         agent.gateways = others
-    heir = None
-    while heir is None:
-        roles = await Group(others, ()).roles()
-        heir = others[roles.index("leader")] if "leader" in roles else None
-    took_s = time.monotonic() - killed_at
-    print(f"taken over after {took_s:.2f} s")
-    assert took_s < 3.0
+
+    async def followed() -> bool:
+        return "leader" in await Group(others, ()).roles()
+
+    await until(followed, "a new leader")
+    print(f"taken over after {time.monotonic() - killed_at:.2f} s")
+    heir = others[(await Group(others, ()).roles()).index("leader")]
+    assert (await heir.get("/policy"))["order"] == "fcfs"
 
     await rollout
     is_exact(agents, 5)

@@ -107,6 +107,8 @@ class Driver:
         self._facts: dict[int, WorkerFacts] = {}
         self._weights: dict[str | None, int] = {}
         self.mover: MovesKv | None = None
+        self.on_orders: Callable[[], None] = lambda: None
+        """Hears when an operator has changed the policy, or paused dispatch."""
         self._steps = count(1)
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due = 0
@@ -194,14 +196,16 @@ class Driver:
 
     def begin_anew(self) -> None:
         """Another process decides from now on: all steps and trajectories are forgotten, and nobody hears of
-        their end. Workers and policy stay. A journal ends here: it replays one life of the core.
+        their end. Workers, policy and a pause stay. A journal ends here: it replays one life of the core.
         """
+        is_paused = self.is_paused
         self._core = new_core(self.policy(), journal=False)
         self._tickets.clear()
         self.directory.clear()
         self.close()
         for facts in list(self._facts.values()):
             self._tell_of(facts, facts.weight_version)
+        self._carry_out(self._core.dispatch_paused(self._clock(), is_paused))
 
     def _home_again(self, trajectory: LiveTrajectory, bound_to: int | None) -> int | None:
         """The worker that an earlier process left its KV on, for the first step here alone."""
@@ -392,9 +396,15 @@ class Driver:
         """The engines are paused, or go on: steps wait, and none is sent in between. False when it was so
         before.
         """
-        was_paused = self._core.stats()["dispatch_paused"] > 0
+        if paused == self.is_paused:
+            return False
         self._carry_out(self._core.dispatch_paused(self._clock(), paused))
-        return paused != was_paused
+        self.on_orders()
+        return True
+
+    @property
+    def is_paused(self) -> bool:
+        return self._core.stats()["dispatch_paused"] > 0
 
     # ---------------------------------------------------------------- policy and views
 
@@ -412,6 +422,7 @@ class Driver:
         except ValueError as error:
             raise PolicyRefused(str(error)) from error
         self._carry_out(actions)
+        self.on_orders()
         return self.policy()
 
     def stats(self) -> dict[str, int]:

@@ -104,10 +104,15 @@ class FollowedFleet:
 
     async def _add(self, specs: Sequence[WorkerSpec]) -> None:
         for spec in specs:
+            if spec.url not in self._told:
+                continue
             try:
                 await self._registry.add(spec)
             except FleetError as error:
                 log.warning("the leader's worker %s is not taken: %s", spec.url, error)
+            if spec.url not in self._told:
+                # Removed there while it was probed here.
+                self._forget(spec.url)
 
     def _forget(self, url: str) -> None:
         try:

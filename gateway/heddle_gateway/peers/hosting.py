@@ -137,6 +137,11 @@ class Hosting:
                 head = head or self._told_fleet()
                 peer.send("fleet", **head)
 
+    def orders_changed(self) -> None:
+        """What an operator has set: whoever leads next goes on under it."""
+        for peer in self._peers.values():
+            peer.send("orders", **self._orders())
+
     def tell_past(self, tenant: str, trajectory_id: str) -> None:
         """A step has ended. Its client may go on elsewhere at once, and Redis is a moment behind: one of the
         others that leads next has to know. Said before the client has its last byte.
@@ -236,12 +241,15 @@ class Hosting:
         peer.link = link
         peer.announced = set()
         self._links[link] = peer
-        peer.send("welcome", **self._told_fleet())
+        peer.send("welcome", **self._told_fleet(), **self._orders())
         log.info("gateway %s follows", name)
 
     def _told_fleet(self) -> dict[str, Any]:
         specs = [spec for _, spec, _ in self._fleet.registered()]
         return of_fleet(self._fleet.endpoints(), specs)
+
+    def _orders(self) -> dict[str, Any]:
+        return {"policy": self._driver.policy(), "paused": self._driver.is_paused}
 
     # ---------------------------------------------------------------- messages
 

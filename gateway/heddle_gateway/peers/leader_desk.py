@@ -98,7 +98,7 @@ class AskedStep:
 
 class LeaderDesk:
     """``new_ticket`` numbers steps, apart from all others of this process; ``on_fleet`` hears of the workers
-    that the leader has registered.
+    that the leader has registered, ``on_orders`` of the policy in force there and whether dispatch is paused.
     """
 
     def __init__(
@@ -107,12 +107,14 @@ class LeaderDesk:
         new_ticket: Callable[[Callable[[], None]], Ticket],
         *,
         on_fleet: Callable[[Sequence[WorkerSpec]], None],
+        on_orders: Callable[[dict[str, Any], bool], None],
         on_stop: Callable[[str | None], None],
         note_failure: Callable[[str, FailureKind], None],
     ) -> None:
         self._book = book
         self._new_ticket = new_ticket
         self._on_fleet = on_fleet
+        self._on_orders = on_orders
         self._on_stop = on_stop
         self._note_failure = note_failure
         self._steps: dict[int, AskedStep] = {}
@@ -235,6 +237,8 @@ class LeaderDesk:
                     del self._pasts[next(iter(self._pasts))]
             case "fleet":
                 self._learn_fleet(head)
+            case "orders":
+                self._on_orders(head["policy"], head["paused"])
             case "stop":
                 self._on_stop(head["rid"])
             case "done":
@@ -246,6 +250,7 @@ class LeaderDesk:
 
     def welcome(self, head: dict[str, Any]) -> None:
         self._learn_fleet(head)
+        self._on_orders(head["policy"], head["paused"])
 
     def pasts(self) -> list[bytes]:
         """What the leader said last of trajectories, as it may not have written it; said once."""

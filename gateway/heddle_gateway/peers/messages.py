@@ -1,7 +1,7 @@
 """What gateways tell each other, in the words of both sides.
 
     to the leader      hello · arrive, again, over, synced · sent, first, failed, left, end · note
-    from the leader    welcome, fleet · is, held · go, no, void · done · past · stop
+    from the leader    welcome, fleet, orders · is, held · go, no, void · done · past · stop
 
 ``k`` is the follower's own number of a step. Times are durations: clocks are each host's own.
 """

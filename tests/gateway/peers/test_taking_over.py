@@ -128,6 +128,27 @@ def record(outcome: Outcome) -> list[Any]:
     )  # fmt: skip
 
 
+async def test_what_an_operator_sets_is_known_to_who_may_lead_next(bench: Bench, until: Until) -> None:
+    assert bench.heard[0].head["policy"] == bench.driver.policy()
+    assert bench.heard[0].head["paused"] is False
+    bench.driver.on_orders = bench.hosting.orders_changed
+    bench.driver.change_policy({"order": "longest_first"})
+    bench.driver.pause_dispatch(True)
+    bench.driver.pause_dispatch(True)
+    await until(lambda: len(bench.heard) == 3, "both changes, and no third")
+    changed, paused = (frame.head for frame in bench.heard[1:])
+    assert (changed["policy"]["order"], changed["paused"]) == ("longest_first", False)
+    assert (paused["policy"]["order"], paused["paused"]) == ("longest_first", True)
+
+
+async def test_a_process_that_begins_anew_stays_under_its_orders(bench: Bench) -> None:
+    bench.driver.change_policy({"order": "longest_first"})
+    bench.driver.pause_dispatch(True)
+    bench.driver.begin_anew()
+    assert bench.driver.policy()["order"] == "longest_first"
+    assert bench.driver.is_paused
+
+
 async def test_a_client_that_leaves_while_its_step_waits_for_the_new_leader_leaves_nothing_behind(
     bench: Bench, until: Until
 ) -> None:
