@@ -85,6 +85,9 @@ def invalid_request(error: RequestValidationError) -> Problem:
         "enum": "Send one of the allowed values.",
         "literal_error": "Send one of the allowed values.",
     }.get(first["type"])
+    bound = first["msg"].removeprefix("Input should be ")
+    if fix is None and bound != first["msg"]:
+        fix = f"Send {field} as {bound}." if bound.startswith(("a ", "an ")) else f"Send {field} {bound}."
     if not path and place == "body":
         fix = "Send a JSON object with content-type: application/json."
     return AdminProblem(

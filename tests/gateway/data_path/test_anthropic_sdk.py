@@ -96,7 +96,12 @@ async def test_tools_are_called_answered_and_seen(client: anthropic.AsyncAnthrop
     choice: Any = {"type": "tool", "name": "run_command"}
     # A greedy answer is the same in each run: it is long enough for a call.
     async with client.messages.stream(
-        model=MODEL, messages=messages, tools=TOOLS, tool_choice=choice, max_tokens=4000, temperature=0
+        model=MODEL,
+        messages=messages,
+        tools=TOOLS,
+        tool_choice=choice,
+        max_tokens=4000,
+        extra_body={"temperature": 0},
     ) as stream:
         said = await stream.get_final_message()
     calls = [block for block in said.content if block.type == "tool_use"]

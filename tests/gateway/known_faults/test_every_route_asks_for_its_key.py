@@ -14,8 +14,10 @@ AGENTS = {
     "/v1/completions",
     "/generate",
     "/finish_session",
+    "/v1/messages",
+    "/v1/responses",
 }
-DATA_PATH = ["/v1/chat/completions", "/v1/completions", "/generate"]
+DATA_PATH = ["/v1/chat/completions", "/v1/completions", "/generate", "/v1/messages", "/v1/responses"]
 # Not in the OpenAPI document, or not of this gateway at all; a spelling that slips past a check on the path.
 BESIDE = [
     "/docs",
@@ -67,8 +69,8 @@ async def test_without_a_key_nothing_but_liveness_answers(
             continue
         for key in (None, "wrong", ""):
             assert await status(connect, gateway.url, make_request, method, path, key) == 401, (method, path)
-        if path.startswith("/v1/models/"):
-            # No path leads out of it: what follows is the name of a model.
+        if path.startswith(("/v1/models/", "/v1/responses/")):
+            # No path leads out of it: what follows is the name of a model or of a stored answer.
             assert await status(connect, gateway.url, make_request, method, path, AGENT) in (404, 405), path
         elif path not in AGENTS:
             assert await status(connect, gateway.url, make_request, method, path, AGENT) == 401, (
