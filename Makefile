@@ -58,8 +58,13 @@ test-rust: ## Unit and property tests of the Rust crates
 .PHONY: test-python
 test-python: install bench-tools ## Python tests over real sockets
 	.ci/services
-	$(BIN)/pytest -q -n auto --dist loadfile -m "not services and not system and not real_sglang and not gpu"
+	$(BIN)/pytest -q -n auto --dist loadfile -m "not services and not system and not faults and not real_sglang and not gpu"
 	$(BIN)/pytest -q -n auto --dist loadfile -m "services or system"
+
+.PHONY: test-faults
+test-faults: install ## Processes killed, stores stopped, clocks off, networks cut, under a rollout (minutes; CI runs it too)
+	.ci/services
+	$(BIN)/pytest -q -n auto --dist loadfile -m faults
 
 .PHONY: sglang-cpu
 sglang-cpu: ## Install a real SGLang for the CPU outside of the clone (6 GB, once)

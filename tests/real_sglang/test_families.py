@@ -26,6 +26,14 @@ def front(worker_a: Worker, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 @pytest.fixture
+def model(worker_a: Worker) -> str:
+    """What the engine calls its model: new weights from a disk make it the name of their folder."""
+    with client(worker_a.url) as http:
+        served: str = http.get("/v1/models").raise_for_status().json()["data"][0]["id"]
+        return served
+
+
+@pytest.fixture
 def claude(front: httpx.Client) -> Iterator[anthropic.Anthropic]:
     options: Any = {"base_url": str(front.base_url), "max_retries": 0, "timeout": ANSWER_S}
     with anthropic.Anthropic(api_key="none", **options) as sdk:
@@ -50,20 +58,18 @@ def steps_of(front: httpx.Client, trajectory: str, count: int) -> list[dict[str,
 
 
 def test_messages_whole_and_streamed_are_steps_of_one_trajectory(
-    claude: anthropic.Anthropic, front: httpx.Client
+    claude: anthropic.Anthropic, front: httpx.Client, model: str
 ) -> None:
-    counted = claude.messages.count_tokens(model="tiny", messages=ASK, system="You weave.")
+    counted = claude.messages.count_tokens(model=model, messages=ASK, system="You weave.")
     raw = claude.messages.with_raw_response.create(
-        model="tiny", messages=ASK, max_tokens=12, system="You weave."
+        model=model, messages=ASK, max_tokens=12, system="You weave."
     )
     first = raw.parse()
     trajectory = raw.headers["x-heddle-trajectory-id"]
     usage = first.usage
     assert usage.input_tokens + (usage.cache_read_input_tokens or 0) == counted.input_tokens
     messages = [*ASK, {"role": "assistant", "content": first.content}, {"role": "user", "content": "On."}]
-    with claude.messages.stream(
-        model="tiny", messages=messages, max_tokens=12, system="You weave."
-    ) as stream:
+    with claude.messages.stream(model=model, messages=messages, max_tokens=12, system="You weave.") as stream:
         text = "".join(stream.text_stream)
         second = stream.get_final_message()
     assert text == "".join(block.text for block in second.content if block.type == "text")
@@ -75,16 +81,16 @@ def test_messages_whole_and_streamed_are_steps_of_one_trajectory(
 
 
 def test_responses_whole_streamed_and_stored_are_steps_of_one_trajectory(
-    codex: openai.OpenAI, front: httpx.Client
+    codex: openai.OpenAI, front: httpx.Client, model: str
 ) -> None:
     raw = codex.responses.with_raw_response.create(
-        model="tiny", input="import os", instructions="You weave.", max_output_tokens=12
+        model=model, input="import os", instructions="You weave.", max_output_tokens=12
     )
     first = raw.parse()
     trajectory = raw.headers["x-heddle-trajectory-id"]
     assert codex.responses.retrieve(first.id).id == first.id
     with codex.responses.stream(
-        model="tiny",
+        model=model,
         input="On.",
         instructions="You weave.",
         previous_response_id=first.id,
@@ -102,31 +108,33 @@ def test_responses_whole_streamed_and_stored_are_steps_of_one_trajectory(
     assert [step["prompt_tokens"] for step in steps] == [usage.input_tokens for usage in usages if usage]
 
 
-def test_errors_of_the_engine_are_the_sdks_own(claude: anthropic.Anthropic, codex: openai.OpenAI) -> None:
+def test_errors_of_the_engine_are_the_sdks_own(
+    claude: anthropic.Anthropic, codex: openai.OpenAI, model: str
+) -> None:
     with pytest.raises(anthropic.BadRequestError, match="max_tokens"):
-        claude.messages.create(model="tiny", messages=ASK, max_tokens=0)
+        claude.messages.create(model=model, messages=ASK, max_tokens=0)
     too_long = "word " * 50_000
     with pytest.raises(openai.BadRequestError, match="longer than the model's context length"):
-        codex.responses.create(model="tiny", input=too_long)
+        codex.responses.create(model=model, input=too_long)
     with pytest.raises(openai.NotFoundError, match="not found"):
-        codex.responses.create(model="tiny", input="On.", previous_response_id=gone(codex))
+        codex.responses.create(model=model, input="On.", previous_response_id=gone(codex, model))
 
 
-def gone(codex: openai.OpenAI) -> str:
+def gone(codex: openai.OpenAI, model: str) -> str:
     """The id of an answer that its worker did not keep."""
-    return codex.responses.create(model="tiny", input="import os", max_output_tokens=2, store=False).id
+    return codex.responses.create(model=model, input="import os", max_output_tokens=2, store=False).id
 
 
 @pytest.mark.parametrize("path", ["/v1/messages", "/v1/responses"])
 def test_priorities_reach_the_engine_where_the_gateway_puts_them(
-    worker_a: Worker, new_tokens: NewTokens, path: str
+    worker_a: Worker, new_tokens: NewTokens, model: str, path: str
 ) -> None:
     """In a header for Messages, in the body for Responses. Two slots are taken; the rest waits in order."""
     ended: list[int] = []
     lock = threading.Lock()
 
     def ask(priority: int) -> None:
-        body: dict[str, Any] = {"model": "tiny"}
+        body: dict[str, Any] = {"model": model}
         if path == "/v1/messages":
             body |= {"messages": [{"role": "user", "content": f"{priority}"}], "max_tokens": 40}
             headers = {"x-override-rid": f"{priority:032x}", "x-override-priority": str(priority)}

@@ -175,7 +175,7 @@ class Gateway:
         await wait_until(active, f"start {generation} of {engine.name} in service")
 
     async def at_rest(self) -> Any:
-        """Waits until no step is live and every ended one is in the database; the counts then."""
+        """Waits until no step is live, no KV moves, and all that ended is written; the counts then."""
         stats: Any = None
 
         async def rests() -> bool:
@@ -183,10 +183,16 @@ class Gateway:
             stats = await self.get("/stats")
             history = stats["history"]
             settled = history["written"] + history["dropped"] + history["refused"]
-            return not stats["steps"]["in_flight"] and settled == history["put"] + history["recovered"]
+            at_rest = not stats["steps"]["in_flight"] and settled == history["put"] + history["recovered"]
+            return at_rest and await self.ended_moves() is not None
 
         await wait_until(rests, "the gateway at rest")
         return stats
+
+    async def ended_moves(self) -> int | None:
+        """Moves of KV, which are records of the history as steps are; None while one is under way."""
+        moves = (await self.get("/migrations", limit=500))["items"]
+        return len(moves) if all(move["ended_at"] is not None for move in moves) else None
 
     async def is_sound(self) -> None:
         """The core's books balance, and it never had to correct anybody."""

@@ -112,7 +112,8 @@ class Group:
 
     async def has_written(self, steps: int) -> bool:
         written = [await one.metric("heddle_history_written_total") for one in self.gateways]
-        return sum(written) == steps
+        moves = await self.gateways[0].ended_moves()
+        return moves is not None and sum(written) == steps + moves
 
     def agents(self, number: int, **how: Any) -> list[Agent]:
         return [Agent(one, self.gateways, random.Random(one), **how) for one in range(number)]

@@ -324,6 +324,7 @@ class Rollout:
     records: dict[str, list[Any]]
     fates: Counter[Fate]
     stats: Any
+    moves: int
 
 
 async def run_rollout(parts: Any, agents: Callable[[openai.AsyncOpenAI], list[Agent]], fate: Any) -> Rollout:
@@ -344,7 +345,9 @@ async def run_rollout(parts: Any, agents: Callable[[openai.AsyncOpenAI], list[Ag
         trajectories = await gateway.trajectories()
         records = {one["trajectory_id"]: await gateway.steps(one["trajectory_id"]) for one in trajectories}
         await gateway.is_sound()
-        return Rollout(team, trajectories, records, network.fates, stats)
+        moves = await gateway.ended_moves()
+        assert moves is not None
+        return Rollout(team, trajectories, records, network.fates, stats, moves)
 
 
 def check_numbers(rollout: Rollout) -> None:
@@ -363,7 +366,7 @@ def check_numbers(rollout: Rollout) -> None:
         assert steps == set(range(one["steps"])), one["trajectory_id"]
     written = sum(len(records) for records in rollout.records.values())
     assert written == rollout.stats["steps"]["started"] == sum(rollout.stats["steps"]["ended"].values())
-    assert rollout.stats["history"]["written"] == written
+    assert rollout.stats["history"]["written"] == written + rollout.moves
 
 
 class Deck:

@@ -11,7 +11,7 @@ from .accounts import counts_agree, journal_replays
 from .cluster import Cluster
 from .relay import Relay
 
-pytestmark = [pytest.mark.system, pytest.mark.services]
+pytestmark = pytest.mark.faults
 
 NewCluster = Callable[..., Cluster]
 

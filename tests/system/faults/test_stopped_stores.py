@@ -11,7 +11,7 @@ from tests.system.conftest import wait_until
 from .accounts import counts_agree, journal_replays
 from .cluster import Cluster
 
-pytestmark = [pytest.mark.system, pytest.mark.services]
+pytestmark = pytest.mark.faults
 
 NewCluster = Callable[..., Cluster]
 
