@@ -93,24 +93,18 @@ async def joined(near: Side, far: Any) -> AsyncIterator[None]:
         server.close()
 
 
-async def eventually(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(WAIT_S):
-        while not condition():  # noqa: ASYNC110  a socket is waited for
-            await asyncio.sleep(0.005)
-
-
-async def test_messages_keep_their_order_and_pings_are_nobodys_business() -> None:
+async def test_messages_keep_their_order_and_pings_are_nobodys_business(until: Any) -> None:
     near, far = Side(), Side()
     async with joined(near, far.link):
         for number in range(50):
             near.link.send("go", b"x" * number, k=number)
-        await eventually(lambda: len(far.frames) == 50)
+        await until(lambda: len(far.frames) == 50, "all messages")
         assert [frame.head["k"] for frame in far.frames] == list(range(50))
         await asyncio.sleep(QUICK.silent_s * 2)
         assert near.link.is_up, "both ping while they have nothing to say"
         assert len(far.frames) == 50
         assert near.frames == []
-    await eventually(far.lost.is_set)
+    await until(far.lost.is_set, "the end of the link")
     assert (near.losses, far.losses) == (1, 1), "lost once, by either side"
     near.link.send("go", k=51)
     assert not near.link.is_up
