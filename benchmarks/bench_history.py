@@ -1,11 +1,13 @@
 """Step records into history: a real PostgreSQL and SQLite, through the queue that the gateway uses.
 
-    python benchmarks/bench_history.py [--rounds N] [--records N] [--rate N] [--seconds N] [--json OUT]
-                                       [--check]
+    python benchmarks/bench_history.py [--rounds N] [--records N] [--rate N] [--seconds N] [--in-memory]
+                                       [--json OUT] [--check]
 
 PostgreSQL is a server of the benchmark's own, from the machine's programs (.ci/services), with fsync on. For
 each database, in turn in every round:
 
+    put        event loop's thread, microseconds to take one record: what a request pays, with the record on
+               disk (in the folder of the benchmark) and, in the same round, in memory alone
     capacity   records are handed over as fast as they are written: records/s, CPU seconds per 1,000 records
                of the event loop's thread, of the whole process, and of the database server
     paced      --rate records a second for --seconds: the most records that waited, what was lost, and the
@@ -27,7 +29,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from itertools import count, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -45,6 +47,7 @@ STEPS_EACH = 20
 TARGET_PER_S = 5_000.0
 TICK_S = 0.005
 BURST = 1_000
+PUTS = 20_000
 AHEAD = 8 * BURST
 """Records that wait, so that the writer never does."""
 _runs = count()
@@ -100,10 +103,12 @@ def cpu_of(root: int | None) -> float:
 
 
 @asynccontextmanager
-async def history(location: str) -> AsyncIterator[HistoryWriter]:
-    """A writer on a database; in the end nothing waits."""
+async def history(location: str, spill: Path | None) -> AsyncIterator[HistoryWriter]:
+    """A writer on a database; in the end nothing waits. ``spill``: where records lie until they are
+    written.
+    """
     engine = open_engine(location)
-    writer = HistoryWriter(StepWriter(engine), HistoryLimits())
+    writer = HistoryWriter(StepWriter(engine), HistoryLimits(spill_folder=spill))
     await writer.start()
     async with engine.connect() as connection:
         before = [await connection.scalar(query) for query in QUERIES]
@@ -121,9 +126,34 @@ async def history(location: str) -> AsyncIterator[HistoryWriter]:
 QUERIES = (select(func.count()).select_from(steps), select(func.sum(trajectories.c.done)))
 
 
-async def capacity(location: str, server: int | None, number: int) -> dict[str, float]:
+async def put(spill: Path | None) -> float:
+    """Microseconds of the thread to take a record. Nothing is written meanwhile."""
+    batch = list(islice(records(next(_runs)), PUTS))
+    writer = HistoryWriter(Never(), HistoryLimits(spill_folder=spill, linger_s=3600.0, batch=PUTS + 1))
+    await writer.start()
+    start = time.thread_time()
+    for record in batch:
+        writer.put(record)
+    spent = time.thread_time() - start
+    await writer.close()
+    return 1e6 * spent / PUTS
+
+
+class Never:
+    """A database that has nothing to do."""
+
+    last_error = None
+
+    async def prepare(self) -> bool:
+        return True
+
+    async def write(self, *_: Any) -> Literal["written"]:
+        return "written"
+
+
+async def capacity(location: str, spill: Path | None, server: int | None, number: int) -> dict[str, float]:
     batch = list(islice(records(next(_runs)), number))
-    async with history(location) as writer:
+    async with history(location, spill) as writer:
         server_before = cpu_of(server)
         start, thread, whole = time.perf_counter(), time.thread_time(), time.process_time()
         for first in range(0, number, BURST):
@@ -145,10 +175,10 @@ async def capacity(location: str, server: int | None, number: int) -> dict[str, 
     }
 
 
-async def paced(location: str, rate: float, seconds: float) -> dict[str, float]:
+async def paced(location: str, spill: Path | None, rate: float, seconds: float) -> dict[str, float]:
     number = int(rate * seconds)
     batch = list(islice(records(next(_runs)), number))
-    async with history(location) as writer:
+    async with history(location, spill) as writer:
         most = put = 0
         late = []
         start, thread = time.perf_counter(), time.thread_time()
@@ -180,14 +210,18 @@ async def measure(asked: argparse.Namespace, folder: Path, server: PostgreSQL) -
             ("postgresql", server.new_database(), pid),
         ]
         for name, location, root in arms if round_number % 2 else arms[::-1]:
-            figures = await capacity(location, root, asked.records)
-            figures |= await paced(location, asked.rate, asked.seconds)
+            spill = None if asked.in_memory else folder / "spill"
+            figures = {"put_on_disk": await put(folder / "put"), "put_in_memory": await put(None)}
+            figures |= await capacity(location, spill, root, asked.records)
+            figures |= await paced(location, spill, asked.rate, asked.seconds)
             found[name].append(figures)
             print(f"round {round_number + 1} {name}: {figures['records_per_s']:,.0f} records/s", flush=True)
     return {"asked": vars(asked) | {"json": None}, "arms": found}
 
 
 ROWS: tuple[tuple[str, str, Callable[[float], str]], ...] = (
+    ("put_on_disk", "put: us, on disk too", lambda value: f"{value:.1f}"),
+    ("put_in_memory", "put: us, in memory alone", lambda value: f"{value:.1f}"),
     ("records_per_s", "records/s", lambda value: f"{value:,.0f}"),
     ("loop_cpu_s_per_1000", "CPU s per 1,000: event loop", lambda value: f"{value:.4f}"),
     ("process_cpu_s_per_1000", "CPU s per 1,000: process", lambda value: f"{value:.4f}"),
@@ -220,6 +254,9 @@ def main() -> int:
     parser.add_argument("--records", type=int, default=50_000, help="of one capacity run")
     parser.add_argument("--rate", type=float, default=TARGET_PER_S, help="of the paced run, records/s")
     parser.add_argument("--seconds", type=float, default=5.0, help="of the paced run")
+    parser.add_argument(
+        "--in-memory", action="store_true", help="without a folder for what is not written yet"
+    )
     parser.add_argument("--json", type=Path)
     parser.add_argument("--check", action="store_true", help="exit 1 below 5,000 records/s or with a loss")
     asked = parser.parse_args()

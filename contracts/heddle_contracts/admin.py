@@ -337,13 +337,16 @@ class HistoryStats(_Answer):
 
     state: WriterState
     put: int = Field(description="Records handed over since the start of the process.")
-    written: int = Field(description="Records now in the database, those read back from the spill file too.")
+    written: int = Field(description="Records now in the database, those read back from disk too.")
     queued: int
     capacity: int
-    dropped: int = Field(description="Records lost because queue and spill file were full, or at shutdown.")
+    dropped: int = Field(description="Records lost because queue and spill folder were full, or at shutdown.")
     refused: int = Field(description="Records the database would not take; each is logged.")
-    spilled: int = Field(description="Records now in the spill file.")
-    recovered: int = Field(description="Records found in the spill file of an earlier process.")
+    spilled: int = Field(description="Records now on disk alone; those that are queued are there too.")
+    recovered: int = Field(description="Records found on disk that an earlier process left.")
+    not_on_disk: int = Field(
+        default=0, description="Records kept in memory alone because the spill folder did not take them."
+    )
     failed_writes: int
     last_write_at: float | None = None
     last_error: str | None = None

@@ -50,7 +50,7 @@ from heddle_gateway.serve_step import StepServer
 from heddle_gateway.settings import Settings, WorkerSetting
 from heddle_gateway.shared_fleet import SharedFleet, open_shared_fleet
 from heddle_gateway.shared_state import SharedState
-from heddle_gateway.store.engine import StoreError, open_engine
+from heddle_gateway.store.engine import StoreError, open_engine, spill_beside
 from heddle_gateway.store.history_reader import HistoryReader
 from heddle_gateway.store.move_history import MoveHistory
 from heddle_gateway.store.plan_history import PlanHistory
@@ -73,7 +73,15 @@ HOMES_WAIT_S: Final = 3.0
 RESTORE_AGE_S: Final = 6 * 3600.0
 MAX_RESTORED: Final = 50_000
 RESTORE_TIMEOUT_S: Final = 10.0
-HISTORY_COUNTERS: Final = ("put", "written", "dropped", "refused", "recovered", "failed_writes")
+HISTORY_COUNTERS: Final = (
+    "put",
+    "written",
+    "dropped",
+    "refused",
+    "recovered",
+    "not_on_disk",
+    "failed_writes",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +123,8 @@ def create_app(settings: Settings) -> HeddleApp:
     started_at = time.time()
     book = TrajectoryBook(capacity=settings.max_trajectories, session_headers=settings.session_headers)
     history = HistoryWriter(
-        StepWriter(engine, settings.namespace), HistoryLimits(spill_folder=settings.history_spill)
+        StepWriter(engine, settings.namespace),
+        HistoryLimits(spill_folder=settings.history_spill or spill_beside(settings.database)),
     )
 
     def forget(live: LiveTrajectory, reason: str) -> None:

@@ -137,7 +137,9 @@ class Settings(BaseSettings):
     database: str = Field(default="heddle.db", description="SQLite file or SQLAlchemy URL of the history.")
     history_spill: Path | None = Field(
         default=None,
-        description="Folder for history that the database does not take; none drops (and counts) it.",
+        description="Folder on a local disk where history lies until the database has it, so that neither an "
+        "outage nor kill -9 costs a record; none is one beside the SQLite file, or for PostgreSQL in the "
+        "working directory.",
     )
 
     # live state

@@ -4,6 +4,8 @@ SQLite runs in WAL mode: readers of the admin API never wait for the writer. One
 holds the lock (a backup, a shell) delays writes and nothing else.
 """
 
+import hashlib
+import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,6 +17,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 
 # How long SQLite itself waits for another process's lock; the writer's back-off waits beyond it.
 SQLITE_BUSY_MS = 2_000
+SQLITE_CHANGES = 20
+BEGIN = "heddle_begin"
+"""Execution option: the statement that begins a transaction on SQLite."""
 
 # What a statement can raise, by SQLAlchemy or past it (sqlite3 reports unfit values with built-in errors).
 STORE_FAULTS = (exc.SQLAlchemyError, OSError, TimeoutError, ValueError, OverflowError)
@@ -53,20 +58,58 @@ def history_url(location: str) -> URL:
             raise ValueError(f"history database {other!r} is not known: use sqlite or postgresql")
 
 
+def spill_beside(location: str) -> Path | None:
+    """Where records lie until the database of this ``location`` has them: beside a SQLite file, in the
+    working directory for PostgreSQL; None for a database in memory. Raises ValueError as `history_url` does.
+    """
+    url = history_url(location)
+    if url.get_backend_name() == "sqlite":
+        in_memory = url.database in (None, "", ":memory:")
+        return None if in_memory else Path(f"{url.database}.spill")
+    # Records of one database must not get into another.
+    whose = hashlib.sha256(f"{url.host}:{url.port}/{url.database}".encode()).hexdigest()[:12]
+    return Path(f"heddle-{whose}.spill")
+
+
 def _prepare_sqlite(connection: Any, _record: Any) -> None:
     # Python's driver would begin transactions by its own rules and never before CREATE TABLE, so that a
     # migration cut short would leave half a schema: SQLAlchemy begins them.
     connection.isolation_level = None
     cursor: Any = connection.cursor()
-    cursor.execute("PRAGMA journal_mode=WAL")
+    cursor.execute(f"PRAGMA busy_timeout={SQLITE_BUSY_MS}")
+    _change_to_wal(cursor)
     # In WAL mode this can lose the last transactions at a power cut, never corrupt: right for history.
     cursor.execute("PRAGMA synchronous=NORMAL")
-    cursor.execute(f"PRAGMA busy_timeout={SQLITE_BUSY_MS}")
     cursor.close()
 
 
+def _change_to_wal(cursor: Any) -> None:
+    """SQLite waits for no lock here: of two processes that open a new file at once, one is refused."""
+    for _ in range(SQLITE_CHANGES):
+        cursor.execute("PRAGMA journal_mode")
+        if cursor.fetchone()[0] in ("wal", "memory"):
+            return
+        try:
+            cursor.execute("PRAGMA journal_mode=WAL")
+        except sqlite3.OperationalError:
+            # This it does wait for: whoever is at it.
+            cursor.execute("BEGIN IMMEDIATE")
+            cursor.execute("COMMIT")
+        else:
+            return
+
+
 def _begin(connection: Connection) -> None:
-    connection.exec_driver_sql("BEGIN")
+    connection.exec_driver_sql(connection.get_execution_options().get(BEGIN, "BEGIN"))
+
+
+def to_write_first(engine: AsyncEngine) -> AsyncEngine:
+    """For transactions that read before they write: SQLite refuses one when another has written in between,
+    so they have the database's lock from the start.
+    """
+    return (
+        engine.execution_options(**{BEGIN: "BEGIN IMMEDIATE"}) if engine.dialect.name == "sqlite" else engine
+    )
 
 
 def open_engine(location: str) -> AsyncEngine:

@@ -14,7 +14,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from heddle_gateway.store.engine import STORE_FAULTS, StoreError, one_line
+from heddle_gateway.store.engine import STORE_FAULTS, StoreError, one_line, to_write_first
 from heddle_gateway.store.tables import metadata
 
 MIGRATIONS = Path(__file__).parent.parent / "migrations"
@@ -43,7 +43,7 @@ async def upgrade(engine: AsyncEngine, revision: str = "head") -> None:
     """
     known = {script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()}
     try:
-        async with engine.begin() as connection:
+        async with to_write_first(engine).begin() as connection:
             found = await connection.run_sync(_revision)
             if found is not None and found not in known:
                 raise StoreError(

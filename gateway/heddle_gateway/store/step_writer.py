@@ -17,7 +17,8 @@ from typing import Any, Literal
 from heddle_contracts.history import EndedTrajectory, HistoryRecord, PlanRecord
 from heddle_contracts.migrations import Move
 from heddle_contracts.steps import StepRecord
-from sqlalchemy import Executable, bindparam, or_, select
+from sqlalchemy import Executable, bindparam, delete, or_
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from heddle_gateway.store.engine import STORE_FAULTS, StoreError, is_refusal, one_line
@@ -120,6 +121,8 @@ class StepWriter:
         )
         self._plan = upsert_plan(engine.dialect.name)
         self._move = insert_move(engine.dialect.name)
+        insert = postgresql.insert if engine.dialect.name == "postgresql" else sqlite.insert
+        self._claims = insert(spill_segments).on_conflict_do_nothing()
         self.last_error: str | None = None
 
     async def prepare(self) -> bool:
@@ -132,21 +135,26 @@ class StepWriter:
         return True
 
     async def write(
-        self, ended_steps: Sequence[Any], others: Sequence[HistoryRecord], segment: str | None = None
+        self,
+        ended_steps: Sequence[Any],
+        others: Sequence[HistoryRecord],
+        segment: str | None = None,
+        settled: Sequence[str] = (),
     ) -> WriteResult:
         """Writes one batch: objects with the attributes of StepRecord, and other records.
 
-        ``segment`` names the spill segment the batch was read from; one that was written before is "written".
+        ``segment`` names the spill segment that holds the batch; one that was written before is "written".
+        ``settled``: segments that are gone; their names are forgotten.
         """
         try:
             await self._make_schema()
             try:
-                await self._write(ended_steps, self._rows(others), segment)
+                await self._write(ended_steps, self._rows(others), segment, settled)
             except STORE_FAULTS as fault:
                 if not is_refusal(fault):
                     raise
                 good_steps = [mended(step, FIELDS) for step in ended_steps]
-                await self._write(good_steps, _mended_rows(self._rows(others)), segment)
+                await self._write(good_steps, _mended_rows(self._rows(others)), segment, settled)
         except (*STORE_FAULTS, StoreError) as fault:
             self.last_error = one_line(fault)
             return "refused" if is_refusal(fault) else "unavailable"
@@ -158,13 +166,17 @@ class StepWriter:
             await upgrade(self._engine)
             self._has_schema = True
 
-    async def _write(self, ended_steps: Sequence[Any], others: Sequence[Rows], segment: str | None) -> None:
+    async def _write(
+        self, ended_steps: Sequence[Any], others: Sequence[Rows], segment: str | None, settled: Sequence[str]
+    ) -> None:
         totals = [self._total(total) for total in totals_of(ended_steps)]
         rows: list[tuple[Any, ...]] = []
         for start in range(0, len(ended_steps), ROWS_A_TURN):
             await asyncio.sleep(0)
             rows += map(self._row, ended_steps[start : start + ROWS_A_TURN])
         async with self._engine.begin() as connection:
+            if settled:
+                await connection.execute(delete(spill_segments).where(spill_segments.c.name.in_(settled)))
             if segment is not None and not await self._claim(connection, segment):
                 return
             if ended_steps:
@@ -189,8 +201,5 @@ class StepWriter:
 
     async def _claim(self, connection: AsyncConnection, segment: str) -> bool:
         """Names the segment as read in this transaction; False if an earlier one already did."""
-        seen = await connection.scalar(select(spill_segments.c.name).where(spill_segments.c.name == segment))
-        if seen is not None:
-            return False
-        await connection.execute(spill_segments.insert().values(name=segment, read_at=time.time()))
-        return True
+        claimed = await connection.execute(self._claims, {"name": segment, "read_at": time.time()})
+        return claimed.rowcount > 0

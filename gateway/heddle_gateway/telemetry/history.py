@@ -1,8 +1,10 @@
 """Takes ended steps, and what else history keeps, off the request path and writes them in batches.
 
-Invariants: `put` never blocks, awaits or raises. Memory is bounded by `HistoryLimits.capacity` records,
-whatever the store does. Every record put ends in exactly one of written, dropped, refused; until then it is
-queued or spilled:
+Invariants: `put` never waits for the store, awaits or raises. Memory is bounded by `HistoryLimits.capacity`
+records, whatever the store does. With a spill folder a record is on disk before `put` returns, and stays
+there until the store has it: a batch of the queue is a segment of the folder, and the store writes each once.
+Every record put ends in exactly one of written, dropped, refused; until then it is queued (in memory, and on
+disk) or spilled (on disk alone):
 
     put + recovered = written + queued + spilled + dropped + refused
 
@@ -12,7 +14,6 @@ All methods belong to the event loop's thread.
 import asyncio
 import logging
 import time
-from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,7 +23,8 @@ from typing import Any, Literal, Protocol
 from heddle_contracts.admin import EndReason, HistoryStats, WriterState
 from heddle_contracts.history import EndedTrajectory, HistoryRecord, PlanRecord
 
-from heddle_gateway.telemetry.spill import Segment, SpillFolder
+from heddle_gateway.telemetry.backlog import Backlog, Batch
+from heddle_gateway.telemetry.spill import Segment
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +51,11 @@ class HistoryStore(Protocol):
         ended_steps: Sequence[Any],
         others: Sequence[HistoryRecord],
         segment: str | None = None,
-    ) -> Literal["written", "unavailable", "refused"]: ...
+        settled: Sequence[str] = (),
+    ) -> Literal["written", "unavailable", "refused"]:
+        """``segment``: what holds the batch on disk; written once, however often it is given. ``settled``:
+        those that can never be given again.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +64,8 @@ class HistoryLimits:
 
     capacity: int = 65_536
     batch: int = 1024
-    # How long the first record of a batch waits for company. Also what a killed process loses.
+    # How long the first record of a batch waits for company. Without a spill folder a killed process loses
+    # it.
     linger_s: float = 0.25
     prepare_s: float = 5.0
     first_retry_s: float = 0.1
@@ -80,15 +87,8 @@ class HistoryWriter:
     def __init__(self, store: HistoryStore, limits: HistoryLimits | None = None) -> None:
         self._store = store
         self._limits = limits or HistoryLimits()
-        self._queue: deque[Any] = deque()
-        # Records taken from the queue and not settled yet; they take room like queued ones.
-        self._in_hand = 0
-        self._room = self._limits.capacity
-        self._spill = (
-            SpillFolder(self._limits.spill_folder, self._limits.spill_limit_bytes)
-            if self._limits.spill_folder
-            else None
-        )
+        self._backlog = Backlog(self._limits.capacity, self._limits.batch)
+        self._hand: Batch | None = None
         self._state = WriterState.IDLE
         self._in_outage = False
         self._some = asyncio.Event()
@@ -97,7 +97,7 @@ class HistoryWriter:
         self._closing = asyncio.Event()
         self._empty.set()
         self._task: asyncio.Task[None] | None = None
-        self._put = self._written = self._dropped = self._refused = self._recovered = self._failed_writes = 0
+        self._put = self._written = self._refused = self._recovered = self._failed_writes = 0
         self._last_write_at: float | None = None
         self._last_error: str | None = None
 
@@ -106,16 +106,14 @@ class HistoryWriter:
     def put(self, item: EndedStep | HistoryRecord) -> None:
         """Hands one record over. When the queue is full the new record is dropped and counted."""
         self._put += 1
-        queue = self._queue
-        waiting = len(queue)
-        if waiting >= self._room:
-            self._dropped += 1
+        backlog = self._backlog
+        was_empty = not backlog
+        if not backlog.add(item):
             return
-        queue.append(item)
-        if not waiting:
+        if was_empty:
             self._empty.clear()
             self._some.set()
-        elif waiting + 1 >= self._limits.batch:
+        elif backlog.has_whole_batch:
             self._full.set()
 
     def put_trajectory_end(self, tenant: str, trajectory_id: str, reason: EndReason, ended_at: float) -> None:
@@ -128,15 +126,16 @@ class HistoryWriter:
             state=self._state,
             put=self._put,
             written=self._written,
-            queued=len(self._queue) + self._in_hand,
+            queued=self._backlog.held,
             capacity=self._limits.capacity,
-            dropped=self._dropped,
+            dropped=self._backlog.dropped,
             refused=self._refused,
-            spilled=self._spill.records if self._spill else 0,
+            spilled=self._backlog.spilled,
             recovered=self._recovered,
+            not_on_disk=self._backlog.not_on_disk,
             failed_writes=self._failed_writes,
             last_write_at=self._last_write_at,
-            last_error=self._last_error,
+            last_error=self._last_error or self._backlog.last_error,
         )
 
     # --------------------------------------------------------------------------------------- lifetime
@@ -153,18 +152,17 @@ class HistoryWriter:
         if not prepared:
             self._last_error = self._store.last_error
             logger.error("history is not ready, the gateway starts without it: %s", self._last_error)
-        if self._spill:
-            try:
-                await asyncio.to_thread(self._spill.scan)
-            except OSError as error:
-                logger.error("history spills nothing: %s", error)
-                self._spill = None
-            else:
-                self._recovered = self._spill.records
-                if self._recovered:
-                    self._empty.clear()
-                    self._some.set()
+        if self._limits.spill_folder is not None:
+            await self._backlog.open(self._limits.spill_folder, self._limits.spill_limit_bytes)
+            self._recovered = self._backlog.spilled
+        if self._recovered:
+            logger.info("%d records of an earlier process are to be written", self._recovered)
+            self._empty.clear()
+            self._some.set()
         self._task = asyncio.create_task(self._supervise(), name="history-writer")
+        if self._recovered and prepared:
+            # Step numbers are counted on from the store.
+            await self.flush(self._limits.prepare_s)
 
     async def flush(self, timeout_s: float) -> bool:
         """Waits until all that was put is written; False when that takes longer."""
@@ -184,41 +182,47 @@ class HistoryWriter:
         if self._task is not None:
             _, late = await asyncio.wait({self._task}, timeout=timeout_s)
             if late:
-                # Whether the batch in hand was committed cannot be known: it is not written a second time.
                 self._task.cancel()
                 with suppress(asyncio.CancelledError):
                     await self._task
-                self._dropped += self._settle(self._in_hand)
-        while self._queue:
-            await self._keep_or_drop(self._take())
-        self._room = 0
+                self._backlog.give_up(self._hand)
+        await self._backlog.close()
         self._state = WriterState.CLOSED
         self._empty.set()
 
     # -------------------------------------------------------------------------------------- the task
 
     async def _supervise(self) -> None:
-        """Restarts the task's body after a defect: the batch that met it is given up, history goes on."""
+        """Restarts the task's body after a defect: the batch that met it is given up, history goes on. Its
+        segment stays for a release without the defect.
+        """
         while True:
             try:
                 return await self._run()
             except Exception as defect:
-                logger.exception("history writer failed and goes on without %d records", self._in_hand)
-                self._refused += self._settle(self._in_hand)
+                backlog, batch, self._hand = self._backlog, self._hand, None
+                logger.exception("history writer failed and goes on without %d records", backlog.in_hand)
+                self._refused += backlog.settle(backlog.in_hand)
+                if batch is not None and batch.segment is not None:
+                    self._refused += backlog.set_aside(batch.segment)
                 self._last_error = repr(defect)
                 await self._pause(self._limits.longest_retry_s)
 
     async def _run(self) -> None:
+        backlog = self._backlog
         while True:
             await self._gather()
             stopped = False
-            if self._queue:
-                stopped = not await self._deliver(self._take())
-            elif self._spill and self._spill.segments:
-                stopped = not await self._deliver_segment(self._spill, self._spill.segments[0])
+            if backlog:
+                batch = self._hand = backlog.take()
+                stopped = not await self._deliver(batch)
+            elif backlog.segments:
+                batch = self._hand = Batch(segment=backlog.segments[0])
+                stopped = not await self._deliver_segment(batch, backlog.segments[0])
+            self._hand = None
             if stopped:
                 return
-            if not self._queue and not (self._spill and self._spill.segments):
+            if not backlog and not backlog.segments:
                 self._state = WriterState.IDLE
                 self._empty.set()
                 self._some.clear()
@@ -228,87 +232,79 @@ class HistoryWriter:
     async def _gather(self) -> None:
         """Waits for work, then a little for company."""
         await self._some.wait()
-        if self._queue and len(self._queue) < self._limits.batch:
+        if self._backlog and not self._backlog.has_whole_batch:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._limits.linger_s):
                     await self._full.wait()
         if not self._closing.is_set():
             self._full.clear()
 
-    def _take(self) -> list[Any]:
-        """Moves up to a batch from the queue into the hand."""
-        batch = [self._queue.popleft() for _ in range(min(len(self._queue), self._limits.batch))]
-        self._grasp(len(batch))
-        return batch
-
-    def _grasp(self, count: int) -> None:
-        self._in_hand += count
-        self._room -= count
-
-    def _settle(self, count: int) -> int:
-        """Lets ``count`` records go; returns it for the counter of what became of them."""
-        self._in_hand -= count
-        self._room += count
-        return count
-
-    async def _deliver(self, batch: list[Any]) -> bool:
-        """Writes a batch, however often it takes; False, and queued again, if the process ends first."""
+    async def _deliver(self, batch: Batch) -> bool:
+        """Writes a batch, however often it takes; False, and let go, if the process ends first."""
+        backlog = self._backlog
         for delay in self._limits.retry_delays():
-            match await self._write(batch):
+            match await self._write(batch.items, batch.name):
                 case "written":
-                    self._written += self._settle(len(batch))
+                    self._written += backlog.settle(len(batch))
+                    await backlog.discard(batch)
                     return True
                 case "refused":
-                    await self._write_apart(batch)
+                    await self._write_apart(batch, batch.items, batch.name)
+                    await backlog.discard(batch)
                     return True
             if self._closing.is_set():
-                self._queue.extendleft(reversed(batch))
-                self._settle(len(batch))
+                await backlog.let_go(batch)
                 return False
-            if await self._relieve(batch):
+            if await backlog.relieve(batch):
                 return True
             await self._pause(delay)
         raise AssertionError("retry delays are endless")
 
-    async def _deliver_segment(self, spill: SpillFolder, segment: Segment) -> bool:
+    async def _deliver_segment(self, batch: Batch, segment: Segment) -> bool:
         """Writes the oldest spilled segment; False if the process ends first (the segment stays)."""
-        try:
-            batch = await asyncio.to_thread(spill.read, segment)
-        except OSError as error:
-            self._last_error = str(error)
-            batch = []
+        items = await self._backlog.read(segment)
         delays = self._limits.retry_delays()
-        while (result := await self._write(batch, segment.name)) == "unavailable":
+        while (result := await self._write(items, segment.name)) == "unavailable":
             if self._closing.is_set():
                 return False
             # The queue goes first: what is spilled is safe, what is queued may overflow.
-            if self._queue:
+            if self._backlog:
                 return True
             await self._pause(next(delays))
-        await asyncio.to_thread(spill.remove, segment)
-        self._grasp(segment.records)
-        self._refused += self._settle(segment.records - len(batch))
+        lost = self._backlog.set_aside(segment) - len(items)
+        if lost:
+            logger.warning(
+                "%s: %d lines are no records, cut by the end of their process or damaged", segment.name, lost
+            )
+            self._refused += lost
         if result == "refused":
-            await self._write_apart(batch)
+            batch.items = items
+            self._backlog.held += len(items)
+            await self._write_apart(batch, items, segment.name)
         else:
-            self._written += self._settle(len(batch))
+            self._written += len(items)
+        await self._backlog.discard(batch)
         return True
 
-    async def _write_apart(self, batch: Sequence[Any]) -> None:
+    async def _write_apart(self, whole: Batch, batch: Sequence[Any], name: str | None) -> None:
         """Finds the records the store refuses by halving, so that they cost nobody else's."""
+        backlog = self._backlog
         if len(batch) == 1:
-            self._refused += self._settle(1)
+            self._refused += backlog.settle(1)
             logger.error("history refused %s: %s", _named(batch[0]), self._last_error)
             return
         middle = len(batch) // 2
-        for half in (batch[:middle], batch[middle:]):
-            match await self._write(half):
+        for number, half in enumerate((batch[:middle], batch[middle:])):
+            # Who reads the segment again halves it in the same way.
+            part = None if name is None else f"{name}.{number}"
+            match await self._write(half, part):
                 case "written":
-                    self._written += self._settle(len(half))
+                    self._written += backlog.settle(len(half))
+                    whole.parts += [part] if part is not None else []
                 case "refused":
-                    await self._write_apart(half)
+                    await self._write_apart(whole, half, part)
                 case "unavailable":
-                    await self._keep_or_drop(list(half))
+                    await backlog.let_go(Batch(list(half), bare=list(half)))
 
     async def _write(
         self, batch: Sequence[Any], segment: str | None = None
@@ -316,12 +312,14 @@ class HistoryWriter:
         self._state = WriterState.WRITING
         others = [item for item in batch if isinstance(item, HistoryRecord)]
         steps = [item for item in batch if not isinstance(item, HistoryRecord)] if others else batch
-        result = await self._store.write(steps, others, segment)
+        settled = tuple(self._backlog.settled)
+        result = await self._store.write(steps, others, segment, settled)
         if result == "written":
+            del self._backlog.settled[: len(settled)]
             self._last_write_at = time.time()
             if self._in_outage:
                 self._in_outage = False
-                logger.warning("history is written again, %d queued", len(self._queue))
+                logger.warning("history is written again, %d queued", self._backlog.waiting)
         else:
             self._last_error = self._store.last_error
         if result == "unavailable":
@@ -329,28 +327,10 @@ class HistoryWriter:
             self._state = WriterState.BACKING_OFF
             if not self._in_outage:
                 self._in_outage = True
-                logger.warning("history cannot be written, %d queued: %s", len(self._queue), self._last_error)
+                logger.warning(
+                    "history cannot be written, %d queued: %s", self._backlog.waiting, self._last_error
+                )
         return result
-
-    async def _relieve(self, batch: list[Any]) -> bool:
-        """In an outage, spills the oldest records once the queue is half full; True if ``batch`` went too."""
-        if self._spill is None or len(self._queue) < self._limits.capacity // 2:
-            return False
-        await self._keep_or_drop(batch)
-        while len(self._queue) >= self._limits.capacity // 2:
-            await self._keep_or_drop(self._take())
-        return True
-
-    async def _keep_or_drop(self, batch: list[Any]) -> None:
-        kept = False
-        if self._spill:
-            try:
-                kept = await asyncio.to_thread(self._spill.add, batch)
-            except (OSError, ValueError) as error:
-                self._last_error = str(error)
-        self._settle(len(batch))
-        if not kept:
-            self._dropped += len(batch)
 
     async def _pause(self, seconds: float) -> None:
         """Waits, but not while the process ends."""

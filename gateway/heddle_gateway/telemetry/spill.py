@@ -1,18 +1,28 @@
-"""Segments of history records on local disk, for the time the database is away.
+"""Records of the history on local disk, from the moment they come until the database has them.
 
-A segment is one batch as JSON lines, written under another name and renamed, so that a file that is there is
-whole. Its name carries the time and the count: `spill-<nanoseconds>-<records>.jsonl`; names sort by age. The
-folder is bounded in bytes. Methods block on the disk: call them in a thread.
+A segment is a file of JSON lines, one record each, appended by one write() a record: what was written is the
+operating system's from then on, so a process that is killed leaves it behind, all but a line it was in the
+middle of. Against a host that loses power only what was synced is safe: what an outage leaves on disk alone.
+The first line names the fields of steps, so that another release reads them.
+
+A segment's name is `spill-<nanoseconds>-<process>.jsonl`; names sort by age. Processes may share a folder:
+each holds a lock (`<process>.lock`) for as long as it lives, and at its start takes up the segments of those
+that do not. The folder must be on a local disk. It is bounded in bytes, by each process for itself.
 """
 
+import errno
+import fcntl
 import json
 import os
 import re
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
+from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+from uuid import uuid4
 
 from heddle_contracts.admin import EndReason
 from heddle_contracts.history import EndedTrajectory, HistoryRecord, PlanRecord
@@ -20,93 +30,215 @@ from heddle_contracts.migrations import Move
 from heddle_contracts.planning import Plan
 from heddle_contracts.steps import StepRecord
 
-_NAME = re.compile(r"spill-\d{20}-(\d+)\.jsonl")
+# An earlier release wrote the number of records where the process stands.
+_SEGMENT: Final = re.compile(r"spill-\d{20}-([0-9a-f]+)\.jsonl")
+_LOCK: Final = re.compile(r"([0-9a-f]+)\.lock")
+_FIELDS: Final = tuple(name for name in StepRecord.model_fields if name != "schema_version")
+_values_of: Final = attrgetter(*_FIELDS)
+_HEAD: Final = b'{"fields": '
+_FIRST_LINE: Final = _HEAD + json.dumps(_FIELDS).encode() + b"}\n"
+OPENINGS: Final = 3
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Segment:
-    """One file of the folder: its name and how many records it holds."""
+    """One file of the folder: its name, how many records and bytes it holds."""
 
     name: str
-    records: int
+    records: int = 0
+    size: int = 0
+    file: int | None = None
+    """Open while records are added."""
 
 
 class SpillFolder:
-    """The segments of one gateway process and of its predecessors. Two processes must not share a folder."""
+    """The segments of this process, and of those that ended before. Raises OSError when the folder cannot be
+    made, locked or read.
+    """
 
     def __init__(self, path: Path, limit_bytes: int) -> None:
         self._path = path
         self._limit = limit_bytes
+        self._process = uuid4().hex[:12]
+        self._locks: dict[str, int] = {}
         self._segments: list[Segment] = []
+        self._used = 0
+        self._last_ns = 0
+        self._open()
+        self._segments = [found for process in self._left_behind() for found in self._take_up(process)]
+        self._segments.sort(key=lambda segment: segment.name)
+        self._used = sum(segment.size for segment in self._segments)
 
     @property
     def segments(self) -> Sequence[Segment]:
-        """Known segments, oldest first."""
+        """Those that are on disk alone, oldest first."""
         return self._segments
 
     @property
     def records(self) -> int:
         return sum(segment.records for segment in self._segments)
 
-    def scan(self) -> None:
-        """Finds what an earlier process left. Raises OSError when the folder cannot be made."""
-        self._path.mkdir(parents=True, exist_ok=True)
-        for half_written in self._path.glob("*.partial"):
-            half_written.unlink()
-        names = sorted(path.name for path in self._path.iterdir() if _NAME.fullmatch(path.name))
-        self._segments = [Segment(name, int(_NAME.fullmatch(name)[1])) for name in names]  # type: ignore[index]
+    # ---------------------------------------------------------------- what comes
 
-    def add(self, batch: Sequence[Any]) -> bool:
-        """Keeps a batch; False when the folder is full.
+    def begin(self) -> Segment:
+        """A new segment; its file is made with its first record."""
+        self._last_ns = max(time.time_ns(), self._last_ns + 1)
+        return Segment(f"spill-{self._last_ns:020d}-{self._process}.jsonl")
 
-        Raises OSError, and ValueError for an object that is not a record.
+    def append(self, segment: Segment, item: Any) -> None:
+        """Adds a record, in microseconds. Raises OSError when the folder is full or cannot be written, and
+        TypeError, ValueError or AttributeError for an object that is not a record.
         """
-        lines = "".join(_line_of(item) for item in batch).encode()
-        used = sum((self._path / segment.name).stat().st_size for segment in self._segments)
-        if used + len(lines) > self._limit:
-            return False
-        name = f"spill-{time.time_ns():020d}-{len(batch)}.jsonl"
-        partial = self._path / f"{name}.partial"
-        with partial.open("wb") as file:
-            file.write(lines)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.rename(self._path / name)
-        self._segments.append(Segment(name, len(batch)))
-        return True
+        line = _line_of(item) if segment.size else _FIRST_LINE + _line_of(item)
+        if self._used + len(line) > self._limit:
+            raise OSError(errno.ENOSPC, f"more than {self._limit} bytes", str(self._path))
+        if segment.file is None:
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+            segment.file = os.open(self._path / segment.name, flags, 0o600)
+        written = os.write(segment.file, line)
+        if written < len(line):
+            os.ftruncate(segment.file, segment.size)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
+        segment.records += 1
+        segment.size += written
+        self._used += written
+
+    def seal(self, segment: Segment) -> None:
+        """Nothing is added for now."""
+        if segment.file is not None:
+            os.close(segment.file)
+            segment.file = None
+
+    def sync(self, segment: Segment) -> None:
+        """Brings it to the disk itself. Blocks: call it in a thread. Raises OSError."""
+        file = os.open(self._path / segment.name, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(file)
+        finally:
+            os.close(file)
+
+    def leave(self, segment: Segment) -> None:
+        """From now on its records are on disk alone."""
+        self._segments.append(segment)
+        self._segments.sort(key=lambda one: one.name)
+
+    # ---------------------------------------------------------------- what is written elsewhere
 
     def read(self, segment: Segment) -> list[StepRecord | HistoryRecord]:
-        """The records of a segment; lines that are not records are left out. Raises OSError."""
+        """The records of a segment; lines that are none are left out. Blocks: call it in a thread. Raises
+        OSError.
+        """
         found: list[StepRecord | HistoryRecord] = []
+        names: Sequence[str] = _FIELDS
         for line in (self._path / segment.name).read_bytes().splitlines():
             try:
-                found.append(_item_of(line))
+                data = json.loads(line)
+                if isinstance(data, dict) and "fields" in data:
+                    names = [str(name) for name in data["fields"]]
+                else:
+                    found.append(_item_of(data, names))
             except (ValueError, TypeError, KeyError):
                 continue
         return found
 
+    def forget(self, segment: Segment) -> None:
+        """Its records are in the database: the file is to be removed."""
+        with suppress(ValueError):
+            self._segments.remove(segment)
+        self._used -= segment.size
+
     def remove(self, segment: Segment) -> None:
-        """Forgets a segment whose records are in the database."""
+        """Removes the file. Blocks: call it in a thread. Raises OSError."""
+        self.seal(segment)
         (self._path / segment.name).unlink(missing_ok=True)
-        self._segments.remove(segment)
+
+    def close(self) -> None:
+        """Lets another process take up what is left."""
+        left = {match[1] for name in self._names() if (match := _SEGMENT.fullmatch(name))}
+        for process, lock in self._locks.items():
+            with suppress(OSError):
+                if process not in left:
+                    (self._path / f"{process}.lock").unlink(missing_ok=True)
+                os.close(lock)
+        self._locks.clear()
+        with suppress(OSError):
+            self._path.rmdir()  # where nothing is left
+
+    # ---------------------------------------------------------------- processes
+
+    def _open(self) -> None:
+        for attempt in range(OPENINGS):
+            self._path.mkdir(parents=True, exist_ok=True)
+            try:
+                assert self._lock(self._process), "a name of its own"
+            except FileNotFoundError:
+                # Another process has just closed it as empty.
+                if attempt == OPENINGS - 1:
+                    raise
+            else:
+                return
+
+    def _names(self) -> list[str]:
+        try:
+            return os.listdir(self._path)
+        except OSError:
+            return []
+
+    def _left_behind(self) -> set[str]:
+        """Processes that left segments or a lock, and do not live."""
+        names = self._names()
+        named = {match[1] for name in names if (match := _SEGMENT.fullmatch(name) or _LOCK.fullmatch(name))}
+        return {process for process in named if process != self._process and self._lock(process)}
+
+    def _lock(self, process: str) -> bool:
+        """Whether this process speaks for that one from now on."""
+        lock = os.open(self._path / f"{process}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            return False
+        except OSError:
+            os.close(lock)
+            raise
+        self._locks[process] = lock
+        return True
+
+    def _take_up(self, process: str) -> list[Segment]:
+        """Its segments as they are now that it is locked."""
+        found = []
+        for name in self._names():
+            match = _SEGMENT.fullmatch(name)
+            if match is None or match[1] != process:
+                continue
+            data = (self._path / name).read_bytes()
+            lines = data.count(b"\n") + bool(data and not data.endswith(b"\n")) - data.startswith(_HEAD)
+            if lines:
+                found.append(Segment(name, lines, len(data)))
+            else:
+                (self._path / name).unlink(missing_ok=True)
+        return found
 
 
-def _line_of(item: Any) -> str:
+def _line_of(item: Any) -> bytes:
     # Python's JSON writes lone surrogates as escapes, where pydantic's refuses them.
     match item:
         case EndedTrajectory():
-            line: dict[str, Any] = {"end": asdict(item)}
+            line: Any = {"end": asdict(item)}
         case PlanRecord():
             line = {"plan": item.plan.model_dump(), "lengths": list(item.lengths)}
         case Move():
             line = {"move": item.model_dump()}
         case _:
-            line = {"step": StepRecord.model_validate(item, from_attributes=True).model_dump()}
-    return json.dumps(line) + "\n"
+            line = _values_of(item)
+    return (json.dumps(line) + "\n").encode("ascii")
 
 
-def _item_of(line: bytes) -> StepRecord | HistoryRecord:
-    data = json.loads(line)
+def _item_of(data: Any, names: Sequence[str]) -> StepRecord | HistoryRecord:
+    """``names``: of a step's values. Raises ValueError, TypeError or KeyError."""
+    if isinstance(data, list):
+        named = dict(zip(names, data, strict=True))
+        return StepRecord.model_validate({name: named[name] for name in _FIELDS if name in named})
     if "end" in data:
         end = data["end"]
         return EndedTrajectory(end["tenant"], end["trajectory_id"], EndReason(end["reason"]), end["ended_at"])

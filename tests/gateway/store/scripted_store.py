@@ -43,7 +43,11 @@ class ScriptedStore:
         return True
 
     async def write(
-        self, ended_steps: Sequence[Any], ended_trajectories: Sequence[Any], segment: str | None = None
+        self,
+        ended_steps: Sequence[Any],
+        ended_trajectories: Sequence[Any],
+        segment: str | None = None,
+        settled: Sequence[str] = (),
     ) -> WriteResult:
         self.tries += 1
         self.tried.set()

