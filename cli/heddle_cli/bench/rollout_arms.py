@@ -71,7 +71,8 @@ async def run_arm(
     """
     planned = policy is HEDDLE
     database, journal = scratch / f"{policy.name}.db", scratch / f"{policy.name}.journal.jsonl"
-    ids: dict[str, str] = {}
+    # A name that the gateway keeps as it is: in its history some characters of an id are escaped.
+    names = {one.id: f"agent-{place}" for place, one in enumerate(trajectories)}
     async with AsyncExitStack() as stack:
         children: list[Child] = []
 
@@ -100,7 +101,7 @@ async def run_arm(
         servers = [(await http.get(f"{url}/server_info")).json() for url in urls]
         core_policy = (await http.get("/admin/v1/policy")).raise_for_status().json()
         if planned:
-            ids = await _announce(http, trajectories)
+            names = await _announce(http, trajectories)
         before = _cpu_seconds(children)
         report = await watched(
             run_rollout(
@@ -108,7 +109,7 @@ async def run_arm(
                 trajectories,
                 settings,
                 on_progress=on_progress,
-                name_of=lambda one: ids.get(one.id, one.id),
+                name_of=lambda one: names[one.id],
                 lean=True,
             ),
             children,
@@ -118,7 +119,7 @@ async def run_arm(
         metrics = (await http.get("/metrics")).raise_for_status().text
     # The gateway has ended: its history and its journal are whole.
     history = read_history(database)
-    held = {one.id: history.held_s.get(ids.get(one.id, one.id), 0.0) for one in trajectories}
+    held = {one.id: history.held_of(names[one.id]) for one in trajectories}
     return ArmResult(
         policy,
         report,

@@ -25,6 +25,13 @@ class History:
     held_s: dict[str, float]
     moves: Sequence[LandedMove]
 
+    def held_of(self, trajectory: str) -> float:
+        """Raises CommandFailed where the history holds no step of it: then it would all count as lateness."""
+        try:
+            return self.held_s[trajectory]
+        except KeyError:
+            raise CommandFailed(Exit.FAILED, f"the history holds no step of {trajectory}") from None
+
     def move_setup_s(self, tokens_per_s: float) -> float:
         """What a move takes beside the transfer itself: the median over those that landed; 0 where none did.
         ``tokens_per_s``: of the link, in real seconds.
