@@ -21,7 +21,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Final, Self
 
-import lightgbm
 import numpy as np
 from numpy.typing import NDArray
 
@@ -33,6 +32,7 @@ from heddle_planner.predictor.features import FEATURES, StepFeatures
 from heddle_planner.predictor.folds import chances, task_folds, thinned
 from heddle_planner.predictor.history import History
 from heddle_planner.predictor.protocol import QUANTILES, Example, Floats, Prediction, PredictorError
+from heddle_planner.predictor.trees import Trees
 from heddle_planner.predictor.wording import Wording
 
 FORMAT: Final = 2
@@ -50,7 +50,7 @@ public sets and predicting the third (docs/predictor.md)."""
 _ROOT: Final = 4.0
 
 _LOCATION: Final[dict[str, Any]] = {
-    "objective": "l2",
+    "num_iterations": 140,
     "num_leaves": 8,
     "learning_rate": 0.06,
     "min_data_in_leaf": 60,
@@ -59,13 +59,12 @@ _LOCATION: Final[dict[str, Any]] = {
     "bagging_fraction": 0.7,
     "bagging_freq": 1,
 }
-_LOCATION_TREES: Final = 140
 _LARGE: Final = 400
 """Trajectories from which on a set bears more: trees of twice the leaves, and long trajectories that count
 for more of their moments. In a small one a few long trajectories would outvote the rest."""
 _LARGE_FOLDS: Final = 8
 _SPREAD: Final[dict[str, Any]] = {
-    "objective": "l2",
+    "num_iterations": 30,
     "num_leaves": 4,
     "learning_rate": 0.1,
     "min_data_in_leaf": 80,
@@ -74,10 +73,7 @@ _SPREAD: Final[dict[str, Any]] = {
     "bagging_fraction": 0.7,
     "bagging_freq": 1,
 }
-_SPREAD_TREES: Final = 30
 _LEAST_OFF: Final = 0.1
-# One thread: with more, LightGBM's spin on a shared machine, and a batch is small.
-_ALWAYS: Final[dict[str, Any]] = {"num_threads": 1, "verbosity": -1, "seed": 7, "deterministic": True}
 
 
 @dataclass(slots=True)
@@ -116,8 +112,8 @@ class Boosting:
 
     _history: History = field(default_factory=History)
     _wording: Wording = field(default_factory=Wording)
-    _location: lightgbm.Booster | None = None
-    _spread: lightgbm.Booster | None = None
+    _location: Trees | None = None
+    _spread: Trees | None = None
     _weights: Floats = field(default_factory=lambda: np.ones((len(AGES), 2)))
     """Of wording and location."""
     _shape: Floats = field(default_factory=lambda: np.zeros(len(QUANTILES)))
@@ -229,10 +225,10 @@ class Boosting:
         scale = np.ones(len(center))
         for fold in range(int(folds.max()) + 1):
             here, there = folds == fold, folds != fold
-            booster = _train(_SPREAD, _SPREAD_TREES, numbers[there], off[there], data.weight[there])
-            scale[here] = _scale(booster, data.numbers[here], center[here])
+            trees = Trees.grow(_SPREAD, numbers[there], off[there], data.weight[there])
+            scale[here] = _scale(trees, data.numbers[here], center[here])
         self._shape = held_out_quantiles((data.target - center) / scale, QUANTILES, data.finished)
-        self._spread = _train(_SPREAD, _SPREAD_TREES, numbers, off, data.weight)
+        self._spread = Trees.grow(_SPREAD, numbers, off, data.weight)
 
     def save(self, folder: Path) -> None:
         """``boosting.json``, ``history.json``, ``wording.npy`` and LightGBM's text for each booster."""
@@ -251,8 +247,8 @@ class Boosting:
         }
         (folder / "boosting.json").write_text(json.dumps(body, indent=1) + "\n", encoding="utf-8")
         self._wording.save(folder / "wording.npy")
-        (folder / "location.txt").write_text(_text(self._location), encoding="utf-8")
-        (folder / "spread.txt").write_text(_text(self._spread), encoding="utf-8")
+        self._location.save(folder / "location.txt")
+        self._spread.save(folder / "spread.txt")
 
     @classmethod
     def load(cls, folder: Path) -> Self:
@@ -271,14 +267,14 @@ class Boosting:
             return cls(
                 _history=History.load(folder),
                 _wording=Wording.load(folder / "wording.npy"),
-                _location=_booster(folder / "location.txt", _COLUMNS),
-                _spread=_booster(folder / "spread.txt", _COLUMNS + 1),
+                _location=Trees.load(folder / "location.txt", _COLUMNS),
+                _spread=Trees.load(folder / "spread.txt", _COLUMNS + 1),
                 _weights=_numbers(body["weights"], (len(AGES), 2)),
                 _shape=_numbers(body["shape"], (len(QUANTILES),)),
                 _mean=MeanCalibration.from_json(body["mean"]),
                 _agents=frozenset(map(str, body["agents"])),
             )
-        except (OSError, KeyError, TypeError, AttributeError, lightgbm.basic.LightGBMError) as error:
+        except (OSError, KeyError, TypeError, AttributeError) as error:
             raise PredictorError(f"{path}: cannot be read: {error!r}") from error
         except ValueError as error:
             if isinstance(error, PredictorError):
@@ -312,51 +308,28 @@ def _fit_wording(data: _Data) -> Wording:
     return Wording.fit(data.moments, target - data.base, data.weight)
 
 
-def _fit_location(data: _Data) -> lightgbm.Booster:
+def _fit_location(data: _Data) -> Trees:
     """Censored targets are filled in and the fit repeated."""
     target = starting_targets(data.target, data.finished)
     settings = {**_LOCATION, "num_leaves": 16} if data.large else _LOCATION
     rounds = 1 if data.finished.all() else 3
     for turn in range(rounds):
         goal = np.exp((target - data.base) / _ROOT)
-        booster = _train(settings, _LOCATION_TREES, data.numbers, goal, data.weight)
+        trees = Trees.grow(settings, data.numbers, goal, data.weight)
         if turn + 1 < rounds:
-            center = data.base + _locate(booster, data.numbers)
+            center = data.base + _locate(trees, data.numbers)
             spread = residual_spread(data.target, center, data.finished)
             target = np.where(data.finished, data.target, above(data.target, center, spread))
-    return booster
+    return trees
 
 
-def _locate(booster: lightgbm.Booster, numbers: Floats) -> Floats:
-    root = np.asarray(booster.predict(numbers, num_threads=1), dtype=np.float64)
-    return _ROOT * np.log(np.maximum(root, 0.05))
+def _locate(trees: Trees, numbers: Floats) -> Floats:
+    return _ROOT * np.log(np.maximum(trees.predict(numbers), 0.05))
 
 
-def _scale(booster: lightgbm.Booster, numbers: Floats, center: Floats) -> Floats:
-    off = booster.predict(np.column_stack([numbers, center]), num_threads=1)
-    return np.exp(np.clip(np.asarray(off, dtype=np.float64), -3.0, 3.0))
-
-
-def _train(
-    settings: dict[str, Any], trees: int, numbers: Floats, target: Floats, weight: Floats
-) -> lightgbm.Booster:
-    rows = len(target)
-    # A small set needs leaves that it can fill.
-    fitting = {"min_data_in_leaf": min(settings["min_data_in_leaf"], max(3, rows // 12))}
-    data = lightgbm.Dataset(numbers, target, weight=weight, params={**_ALWAYS, "feature_pre_filter": False})
-    return lightgbm.train({**_ALWAYS, **settings, **fitting}, data, num_boost_round=trees)
-
-
-def _text(booster: lightgbm.Booster) -> str:
-    text = booster.model_to_string()
-    return text if isinstance(text, str) else str(text)
-
-
-def _booster(path: Path, features: int) -> lightgbm.Booster:
-    booster = lightgbm.Booster(model_str=path.read_text(encoding="utf-8"))
-    if booster.num_feature() != features:
-        raise PredictorError(f"{path}: has {booster.num_feature()} features, not {features}; train again")
-    return booster
+def _scale(trees: Trees, numbers: Floats, center: Floats) -> Floats:
+    off = trees.predict(np.column_stack([numbers, center]))
+    return np.exp(np.clip(off, -3.0, 3.0))
 
 
 def _numbers(values: Any, shape: tuple[int, ...]) -> Floats:

@@ -103,7 +103,14 @@ class History:
         shared = (moment.origin.domain, moment.origin.prompt)
         center = known.get(shared)
         if center is None:
-            center = known[shared] = self._of_origin(moment.origin)
+            domain = (moment.origin.domain, "")
+            center = known.get(domain)
+            if center is None:
+                center = known[domain] = self._of_domain(moment.origin.domain)
+            prompt = self._prompts.get(moment.origin.prompt)
+            if prompt is not None:
+                center = prompt.drawn_to(*center)
+            known[shared] = center
         if moment.siblings:
             seen = _Moments()
             for sibling in moment.siblings:
@@ -111,15 +118,10 @@ class History:
             center = seen.drawn_to(*center)
         return center[0], max(LEAST_SPREAD, center[1])
 
-    def _of_origin(self, origin: Origin) -> tuple[float, float]:
+    def _of_domain(self, name: str) -> tuple[float, float]:
         center = self._all.drawn_to(*PRIOR)
-        domain = self._domains.get(origin.domain)
-        if domain is not None:
-            center = domain.drawn_to(*center)
-        prompt = self._prompts.get(origin.prompt)
-        if prompt is not None:
-            center = prompt.drawn_to(*center)
-        return center
+        domain = self._domains.get(name)
+        return domain.drawn_to(*center) if domain is not None else center
 
     def save(self, folder: Path) -> None:
         """``history.json``."""

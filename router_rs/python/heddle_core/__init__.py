@@ -1,5 +1,6 @@
 """Heddle's decision core (``Core``, ``replay``), planning (``solve``), simulation (``simulate``),
-byte-path parsing (``scan_body``, ``splice``, ``StreamTap``) and identity (``IdentityBook``).
+byte-path parsing (``scan_body``, ``splice``, ``StreamTap``), identity (``IdentityBook``) and regression
+forests (``Forest``).
 """
 
 import warnings
@@ -11,6 +12,7 @@ from heddle_core._native import (
     Core,
     Dispatch,
     Expire,
+    Forest,
     Identity,
     IdentityBook,
     Migrate,
@@ -46,6 +48,7 @@ __all__ = [
     "Dispatch",
     "Expire",
     "FailureKind",
+    "Forest",
     "HistoryUnit",
     "Identity",
     "IdentityBook",

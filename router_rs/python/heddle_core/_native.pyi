@@ -15,6 +15,7 @@ __all__ = [
     "Core",
     "Dispatch",
     "Expire",
+    "Forest",
     "Identity",
     "IdentityBook",
     "Migrate",
@@ -684,3 +685,25 @@ def simulate(workload: SimWorkload, spec_json: str) -> tuple[str, bytes]:
     ``heddle_sim::report::Report``. The GIL is released. Raises ValueError naming the field of a spec that
     does not fit, RuntimeError for a run that does not come to its end.
     """
+
+# ------------------------------------------------------------------------------------------- forests
+
+@final
+class Forest:
+    """Regression trees that LightGBM has grown, from its text format. Raises ValueError naming tree and
+    field; categories, several classes, linear leaves and objectives but least squares are refused.
+    """
+
+    def __new__(cls, text: str) -> Forest: ...
+    @property
+    def features(self) -> int:
+        """Numbers in a row."""
+    @property
+    def trees(self) -> int:
+        """Trees that are summed."""
+    def predict(self, rows: Buffer) -> list[float]:
+        """The trees' sum for each row: to the last bit what LightGBM says.
+
+        ``rows``: C doubles of shape (n, features), NaN where a value is not known. The GIL is released.
+        Raises ValueError for another shape, BufferError for what holds no doubles.
+        """
