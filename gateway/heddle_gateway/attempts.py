@@ -170,6 +170,8 @@ class Attempts:
                 await self._desks.sure()
         self._note_stored(run)
         self._end(run, outcome_of(run.answer), exchange.status)
+        if self._desks.elsewhere is not None:
+            await self._desks.elsewhere.taken(run)
         await run.client.whole(exchange.status, self._lines_of(run, exchange), body)
 
     async def _pass_stream_on(self, run: Run, exchange: Exchange) -> None:
@@ -196,6 +198,8 @@ class Attempts:
                     if time.monotonic() > self._desks.now.sure_until:
                         await self._desks.sure()
                     self._end_stream(run, tap)
+                    if self._desks.elsewhere is not None:
+                        await self._desks.elsewhere.taken(run)
                 if out:
                     await client.part(out)
             held += tap.finish()
@@ -206,6 +210,8 @@ class Attempts:
                 if time.monotonic() > self._desks.now.sure_until:
                     await self._desks.sure()
                 self._end_stream(run, tap)
+                if self._desks.elsewhere is not None:
+                    await self._desks.elsewhere.taken(run)
         await client.end(held)
 
     async def _begin_stream(self, run: Run, exchange: Exchange) -> None:

@@ -17,6 +17,7 @@ from heddle_gateway.identity import TrajectoryBook
 from heddle_gateway.live.driver import Driver
 from heddle_gateway.peers.admin_proxy import AdminProxy
 from heddle_gateway.peers.desk import Desks
+from heddle_gateway.peers.detour import Detours
 from heddle_gateway.peers.handover import FollowedFleet, Handover, by_url
 from heddle_gateway.peers.hosting import Hosting
 from heddle_gateway.peers.leader_desk import LeaderDesk
@@ -25,6 +26,8 @@ from heddle_gateway.peers.reign import Reign
 from heddle_gateway.running_step import RunningSteps
 from heddle_gateway.settings import Settings
 from heddle_gateway.shared_state import SharedState
+from heddle_gateway.store.redis_mail import RedisMail
+from heddle_gateway.store.redis_state import LiveStoreError
 from heddle_gateway.stored_answers import StoredAnswers
 from heddle_gateway.upstream.forward import Upstream
 
@@ -34,6 +37,11 @@ ALL_ADDRESSES: Final = frozenset({"0.0.0.0", "::"})
 def process_name(settings: Settings) -> str:
     """Of this process in the lease; never used twice."""
     return f"{socket.gethostname()}:{settings.port}:{uuid4().hex[:8]}"
+
+
+def _mail(settings: Settings, process: str) -> RedisMail:
+    assert settings.redis_url is not None
+    return RedisMail(settings.redis_url.get_secret_value(), name=settings.namespace, process=process)
 
 
 class Peering:
@@ -79,6 +87,7 @@ class Peering:
             fleet=fleet,
             abort=self._abort_aside,
             describe=shared.described,
+            lives=shared.lives,
             release=__version__,
         )
         own.on_repeat = self.hosting.repeated
@@ -102,6 +111,7 @@ class Peering:
             take_up=self._take_up,
             hosting=self.hosting,
             steps=Handover(self.desks, own, leader, running=running, driver=driver, book=book),
+            detours=Detours(_mail(settings, shared.name), shared.name, self.hosting.protocol, LiveStoreError),
             release=__version__,
             bind_host=settings.host,
             bind_port=settings.peer_port,

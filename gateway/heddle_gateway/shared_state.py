@@ -69,7 +69,14 @@ class SharedState:
     async def look(self) -> Lease | None:
         """Who has the lease; None when Redis is away."""
         try:
-            return await self._store.lease()
+            return await self._store.lease(self.name)
+        except LiveStoreError:
+            return None
+
+    async def lives(self, process: str) -> bool | None:
+        """Whether Redis has heard of that process lately; None when it is away."""
+        try:
+            return await self._store.lives(process)
         except LiveStoreError:
             return None
 

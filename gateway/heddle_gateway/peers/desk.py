@@ -83,6 +83,9 @@ class DecidesElsewhere(Desk, Protocol):
     def begun(self, run: "Run") -> None:
         """The step that was asked about has its account."""
 
+    async def taken(self, run: "Run") -> None:
+        """Who decides knows that the step has ended, or will before the client can go on elsewhere."""
+
 
 @dataclass(slots=True)
 class Desks:

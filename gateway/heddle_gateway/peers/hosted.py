@@ -24,9 +24,12 @@ MAX_REMEMBERED: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class HostingTuning:
-    """``grace_s``: how long the steps of a gateway that is away go on."""
+    """``grace_s``: how long the steps of a gateway that is away go on, and between two questions whether it
+    lives; ``unknown_s``: how long they go on while there is no answer.
+    """
 
     grace_s: float = 5.0
+    unknown_s: float = 30.0
     link: LinkTuning = field(default_factory=LinkTuning)
 
 
@@ -107,7 +110,7 @@ class Peer:
         self.waiting: set[int] = set()
         """Steps that are not begun before `Hosting.open`."""
         self.ended: deque[int] = deque(maxlen=MAX_REMEMBERED)
-        self.grace: asyncio.TimerHandle | None = None
+        self.grace: asyncio.Task[None] | None = None
 
     def send(self, kind: str, /, **head: Any) -> None:
         if self.link is not None:

@@ -1,16 +1,14 @@
 """At the leader: the steps of the other gateways, in its own book, directory and core.
 
-Invariants: a step of another gateway is ended once, by that gateway's word or when it has been away for
-`HostingTuning.grace_s`; before that a repeat of it ends it, since its client has come back by another way;
+Invariants: a step of another gateway is ended once, by that gateway's word or when it is gone
+(peers/followers.py); before that a repeat of it ends it, since its client has come back by another way;
 nothing of another gateway runs before the leader knows what ran when it took over (`open`).
 """
 
-import asyncio
-import hmac
 import logging
 import time
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 from heddle_contracts.steps import Outcome
 
@@ -22,7 +20,8 @@ from heddle_gateway.live.decisions import Decision, Dispatch
 from heddle_gateway.live.directory import LiveTrajectory
 from heddle_gateway.live.driver import Driver
 from heddle_gateway.live.ticket import Ticket
-from heddle_gateway.peers.frames import MAX_HELLO, Frame
+from heddle_gateway.peers.followers import Followers
+from heddle_gateway.peers.frames import Frame
 from heddle_gateway.peers.hosted import (
     Fleet,
     HostedStep,
@@ -45,12 +44,10 @@ from heddle_gateway.peers.own_desk import OwnDesk
 
 log = logging.getLogger(__name__)
 
-HELLO_S: Final = 5.0
-
 
 class Hosting:
     """``abort(endpoint, rid)`` tells an engine to stop, without being waited for. ``describe(tenant, id)``:
-    what is known of a trajectory, None when it is over.
+    what is known of a trajectory, None when it is over. ``lives``: as `Followers` has it.
     """
 
     def __init__(
@@ -62,6 +59,7 @@ class Hosting:
         fleet: Fleet,
         abort: Callable[[WorkerEndpoint, str], None],
         describe: Callable[[str, str], bytes | None],
+        lives: Callable[[str], Awaitable[bool | None]],
         release: str,
         tuning: HostingTuning | None = None,
     ) -> None:
@@ -71,33 +69,33 @@ class Hosting:
         self._fleet = fleet
         self._abort = abort
         self._describe = describe
-        self._release = release
-        self._tuning = tuning or HostingTuning()
-        self._peers: dict[str, Peer] = {}
-        self._links: dict[Link, Peer | None] = {}
-        self._secret: str | None = None
-        self._leader = ""
+        self._followers = Followers(
+            greeting=lambda: {**self._told_fleet(), **self._orders()},
+            hear=self._hear,
+            on_away=self._away,
+            on_gone=self._gone,
+            lives=lives,
+            release=release,
+            tuning=tuning or HostingTuning(),
+        )
         self._waiting: list[tuple[Peer, Frame]] | None = None
 
     # ---------------------------------------------------------------- lifetime
 
     def protocol(self) -> Link:
         """Of a connection that came in."""
-        link = Link(self._take, self._lost, self._tuning.link, max_frame=MAX_HELLO)
-        self._links[link] = None
-        asyncio.get_running_loop().call_later(HELLO_S, self._must_be_known, link)
-        return link
+        return self._followers.protocol()
 
     def lead(self, leader: str, secret: str) -> None:
         """Others may come and say what runs; what is to be decided waits for `open`."""
-        self._leader, self._secret = leader, secret
+        self._followers.lead(leader, secret)
         if self._waiting is None:
             self._waiting = []
 
     def open(self) -> None:
         """What waited is decided, in the order it came."""
         waiting, self._waiting = self._waiting or [], None
-        for peer in self._peers.values():
+        for peer in self._followers:
             peer.waiting.clear()
         for peer, frame in waiting:
             try:
@@ -110,43 +108,36 @@ class Hosting:
 
     def stand_down(self) -> None:
         """Another leads. The others are sent to it with their steps; nothing is ended."""
-        self._secret = None
         self._waiting = None
-        for peer in self._peers.values():
-            if peer.grace is not None:
-                peer.grace.cancel()
-        self._peers.clear()
-        for link in list(self._links):
-            link.close()
-        self._links.clear()
+        self._followers.stand_down()
 
     # ---------------------------------------------------------------- looking in, and telling
 
     def stats(self) -> dict[str, float]:
         """For the metrics."""
         return {
-            "followers": float(sum(peer.link is not None for peer in self._peers.values())),
-            "hosted_steps": float(sum(len(peer.steps) for peer in self._peers.values())),
+            "followers": float(sum(peer.link is not None for peer in self._followers)),
+            "hosted_steps": float(sum(len(peer.steps) for peer in self._followers)),
         }
 
     def fleet_changed(self) -> None:
         """Call it before the core hears of it: what it decides may name the worker."""
         head = None
-        for peer in self._peers.values():
+        for peer in self._followers:
             if peer.link is not None:
                 head = head or self._told_fleet()
                 peer.send("fleet", **head)
 
     def orders_changed(self) -> None:
         """What an operator has set: whoever leads next goes on under it."""
-        for peer in self._peers.values():
+        for peer in self._followers:
             peer.send("orders", **self._orders())
 
     def tell_past(self, tenant: str, trajectory_id: str) -> None:
         """A step has ended. Its client may go on elsewhere at once, and Redis is a moment behind: one of the
         others that leads next has to know. Said before the client has its last byte.
         """
-        links = [peer.link for peer in self._peers.values() if peer.link is not None]
+        links = [peer.link for peer in self._followers if peer.link is not None]
         past = self._describe(tenant, trajectory_id) if links else None
         if past is not None:
             for link in links:
@@ -155,7 +146,7 @@ class Hosting:
 
     def stop(self, rid: str | None) -> None:
         """An operator aborts: those who serve the step see to it, and of one that is away its step ends."""
-        for peer in self._peers.values():
+        for peer in self._followers:
             peer.send("stop", rid=rid)
             if peer.link is None:
                 for hosted in list(peer.steps.values()):
@@ -164,37 +155,24 @@ class Hosting:
 
     def repeated(self, live: LiveTrajectory, step: int) -> None:
         """A client asks for a step again. Where the gateway that had it is away, it has ended."""
-        for peer in self._peers.values():
+        for peer in self._followers:
             if peer.link is None:
                 for hosted in [
                     one for one in peer.steps.values() if one.live is live and one.claim.step == step
                 ]:
                     self._give_up(hosted)
 
-    # ---------------------------------------------------------------- links
+    # ---------------------------------------------------------------- who is away
 
-    def _must_be_known(self, link: Link) -> None:
-        if self._links.get(link, link) is None:
-            link.close()
-
-    def _lost(self, link: Link) -> None:
-        peer = self._links.pop(link, None)
-        if peer is None or peer.link is not link:
-            return
-        peer.link = None
-        log.warning("gateway %s is away with %d steps", peer.name, len(peer.steps))
+    def _away(self, peer: Peer) -> None:
         now = time.monotonic()
         for step in peer.steps.values():
             if not step.marked_left:
                 # Its client may be back by another way before it is.
                 self._book.client_left(step.claim, None, now)
                 step.marked_left = True
-        peer.grace = asyncio.get_running_loop().call_later(self._tuning.grace_s, self._bury, peer)
 
-    def _bury(self, peer: Peer) -> None:
-        peer.grace = None
-        if self._peers.get(peer.name) is peer:
-            del self._peers[peer.name]
+    def _gone(self, peer: Peer) -> None:
         for step in list(peer.steps.values()):
             self._give_up(step)
 
@@ -207,42 +185,6 @@ class Hosting:
         if endpoint is not None and step.rid is not None and endpoint.features.abort:
             self._abort(endpoint, step.rid)
         self._finish(step, unheard(step, None if endpoint is None else endpoint.name), Outcome.ABORTED, None)
-
-    def _take(self, link: Link, frame: Frame) -> None:
-        peer = self._links.get(link)
-        if peer is not None:
-            self._hear(peer, frame)
-            return
-        kind, head, _ = frame
-        secret = self._secret
-        if kind != "hello" or secret is None:
-            link.close()  # not leading (any more): it will look for who does
-            return
-        if not hmac.compare_digest(secret, str(head["secret"])) or head["leader"] != self._leader:
-            log.warning("a gateway that does not know the lease is refused")
-            link.close()
-            return
-        if head["release"] != self._release:
-            log.warning("gateway %s of release %s is refused", head["id"], head["release"])
-            link.send("refused", why=f"the leader is of release {self._release}")
-            link.close()
-            return
-        self._welcome(link, str(head["id"]))
-
-    def _welcome(self, link: Link, name: str) -> None:
-        peer = self._peers.setdefault(name, Peer(name))
-        if peer.link is not None:
-            self._links[peer.link] = None
-            peer.link.close()
-        if peer.grace is not None:
-            peer.grace.cancel()
-            peer.grace = None
-        link.known()
-        peer.link = link
-        peer.announced = set()
-        self._links[link] = peer
-        peer.send("welcome", **self._told_fleet(), **self._orders())
-        log.info("gateway %s follows", name)
 
     def _told_fleet(self) -> dict[str, Any]:
         specs = [spec for _, spec, _ in self._fleet.registered()]

@@ -10,18 +10,18 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from heddle_contracts.steps import Outcome
 
 from heddle_gateway.accounting.ended_step import EndedStep
 from heddle_gateway.asgi.request_body import ClientError
-from heddle_gateway.dialects.wire import Answer, Scan
+from heddle_gateway.dialects.wire import Answer
 from heddle_gateway.fleet.events import WorkerEndpoint, WorkerSpec
-from heddle_gateway.identity import RequestFacts, Said, TrajectoryBook
+from heddle_gateway.identity import RequestFacts, TrajectoryBook
 from heddle_gateway.live.decisions import Dispatch, FailureKind, Reject
 from heddle_gateway.live.ticket import Ticket
+from heddle_gateway.peers.asked import AskedStep, Ended
 from heddle_gateway.peers.desk import Placed, Who
 from heddle_gateway.peers.frames import Frame
 from heddle_gateway.peers.link import Link
@@ -41,59 +41,6 @@ log = logging.getLogger(__name__)
 
 MAX_PASTS: Final = 8192
 """Trajectories whose last end is remembered: more than end in the moment that Redis is behind."""
-
-
-@dataclass(slots=True)
-class Ended:
-    """An end that the leader may not have."""
-
-    record: EndedStep
-    outcome: Outcome
-    answer: Answer | None
-
-
-class AskedStep:
-    """A step of this process that another decides about. ``who`` and ``run`` are None until it is known whose
-    it is.
-    """
-
-    __slots__ = ("ended", "known", "placed", "run", "said", "scan", "tenant", "ticket", "who")
-
-    def __init__(self, scan: Scan, tenant: str, said: Said | None, ticket: Ticket) -> None:
-        self.scan = scan
-        self.tenant = tenant
-        self.said = said
-        self.ticket = ticket
-        self.known: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.placed: Placed | None = None
-        self.who: Who | None = None
-        self.run: Run | None = None
-        self.ended: Ended | None = None
-
-    def place(self, placed: Placed) -> None:
-        """Whose it is. Said once more where another desk has it before its task came to run."""
-        self.placed = placed
-        self.who = placed.who
-        if not self.known.done():
-            self.known.set_result(None)
-
-    @property
-    def left(self) -> bool:
-        return self.run is not None and self.run.left
-
-    def running(self) -> Running | None:
-        """The attempt under way."""
-        run = self.run
-        attempt = run.attempt if run is not None else None
-        if run is None or attempt is None:
-            return None
-        sent_at = run.account.dispatched_at
-        return Running(
-            attempt.worker.base_url,
-            attempt.dispatch.level,
-            0.0 if sent_at is None else time.monotonic() - sent_at,
-            run.account.answer_began,
-        )
 
 
 class LeaderDesk:
@@ -200,6 +147,12 @@ class LeaderDesk:
             # Before the client has its last byte.
             self._link.flush()
 
+    async def taken(self, run: Run) -> None:
+        step = self._steps.get(run.ticket.step)
+        if step is not None and self._link is not None and self._link.is_detour:
+            step.taken = asyncio.Event()
+            await step.taken.wait()
+
     # ---------------------------------------------------------------- the leader
 
     def join(self, link: Link) -> None:
@@ -224,6 +177,8 @@ class LeaderDesk:
         for step in self._steps.values():
             if step.run is None or step.run.attempt is None:
                 step.ticket.decision = None
+            if step.taken is not None:
+                step.taken.set()
 
     def take(self, frame: Frame) -> None:
         """Raises KeyError, TypeError or ValueError on a message of another release."""
@@ -242,7 +197,9 @@ class LeaderDesk:
             case "stop":
                 self._on_stop(head["rid"])
             case "done":
-                self._steps.pop(head["k"], None)
+                step = self._steps.pop(head["k"], None)
+                if step is not None and step.taken is not None:
+                    step.taken.set()
             case _:
                 step = self._steps.get(head["k"])
                 if step is not None:

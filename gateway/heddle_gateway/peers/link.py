@@ -15,6 +15,8 @@ from heddle_gateway.peers.frames import MAX_FRAME, BadFrame, Frame, FrameReader,
 log = logging.getLogger(__name__)
 
 PING: Final = "ping"
+IS_DETOUR: Final = "heddle_detour"
+"""Of `asyncio.BaseTransport.get_extra_info`: what is sent arrives later than by a connection."""
 MAX_UNSENT: Final = 256 * 1024 * 1024
 """A peer that reads no more than this is as good as gone."""
 
@@ -50,6 +52,7 @@ class Link(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._heard_at = self._said_at = 0.0
         self.is_up = False
+        self.is_detour = False
 
     def send(self, kind: str, blob: bytes = b"", /, **head: Any) -> None:
         """Nothing where the link is lost: what must not be lost is kept by the sender."""
@@ -78,6 +81,7 @@ class Link(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         self._heard_at = self._said_at = self._loop.time()
         self.is_up = True
+        self.is_detour = bool(transport.get_extra_info(IS_DETOUR))
         self._timer = self._loop.call_later(self._tuning.ping_s, self._look)
 
     def data_received(self, data: bytes) -> None:

@@ -11,17 +11,16 @@ that reads another holder in Redis does not. Seeking ends within `ReignTuning.se
 """
 
 import asyncio
-import json
 import logging
 import math
 import secrets
-import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final, Protocol
 
+from heddle_gateway.peers.address import Address, Lease
 from heddle_gateway.peers.frames import Frame
 from heddle_gateway.peers.link import Link, LinkTuning
 
@@ -43,6 +42,7 @@ class Role(StrEnum):
 class ReignTuning:
     """``period_s``: between two writes of live state. ``lease_s``: as the mirror's. ``seek_s``: longest wait
     of a step for somebody to decide. ``settle_s``: the others may say what runs before anything new is sent.
+    ``direct_s``: how often a follower by way of Redis tries to reach its leader without.
     """
 
     period_s: float = 0.1
@@ -50,40 +50,8 @@ class ReignTuning:
     seek_s: float = 3.0
     settle_s: float = 0.3
     connect_s: float = 0.7
+    direct_s: float = 5.0
     link: LinkTuning = field(default_factory=LinkTuning)
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    """How a leader is reached; it lies in the lease. ``http``: its admin API."""
-
-    host: str
-    port: int
-    http: str
-    secret: str
-
-    def written(self) -> str:
-        return json.dumps([self.host, self.port, self.http, self.secret])
-
-    @classmethod
-    def read(cls, text: str) -> "Address | None":
-        """None for what no gateway of this release wrote."""
-        try:
-            host, port, http, secret = json.loads(text)
-            return cls(str(host), int(port), str(http), str(secret))
-        except (ValueError, TypeError):
-            return None
-
-
-class Lease(Protocol):
-    @property
-    def epoch(self) -> int: ...
-    @property
-    def holder(self) -> str: ...
-    @property
-    def at(self) -> str: ...
-    @property
-    def is_ours(self) -> bool: ...
 
 
 class Mirror(Protocol):
@@ -106,6 +74,14 @@ class Hosting(Protocol):
     def stand_down(self) -> None: ...
 
 
+class Detours(Protocol):
+    """peers.detour.Detours."""
+
+    def start(self) -> None: ...
+    def connect(self, to: str, protocol: asyncio.Protocol) -> None: ...
+    async def close(self) -> None: ...
+
+
 class Steps(Protocol):
     """The steps of this process (app.Handover)."""
 
@@ -126,7 +102,8 @@ class Steps(Protocol):
 
 class Reign:
     """``name``: of this process, never used twice. ``look``: who has the lease, None where Redis is away.
-    ``take_up``: reads what an earlier leader wrote. ``http``: where this gateway's admin API is.
+    ``take_up``: reads what an earlier leader wrote. ``detours``: links by way of Redis. ``http``: where this
+    gateway's admin API is.
     """
 
     def __init__(
@@ -138,6 +115,7 @@ class Reign:
         take_up: Callable[[], Awaitable[None]],
         hosting: Hosting,
         steps: Steps,
+        detours: Detours,
         release: str,
         bind_host: str,
         bind_port: int,
@@ -151,6 +129,7 @@ class Reign:
         self._take_up = take_up
         self._hosting = hosting
         self._steps = steps
+        self._detours = detours
         self._release = release
         self._bind = (bind_host, bind_port)
         self._reached_as = reached_as
@@ -167,6 +146,10 @@ class Reign:
         self._task: asyncio.Task[None] | None = None
         self._takeovers = 0
         self._sought_since = 0.0
+        self._asked_last = True
+        self._direct_at = 0.0
+        # Of another's lease: holder, when it was looked at, what was left of it then.
+        self._seen: tuple[str, float, float] | None = None
         self.role = Role.SEEKING
         self.epoch = 0
 
@@ -187,6 +170,8 @@ class Reign:
     def stats(self) -> dict[str, float]:
         """For the metrics."""
         roles = {f"is_{role}": float(self.role is role) for role in Role}
+        by_detour = self._link is not None and self._link.is_detour
+        roles |= {"by_way_of_redis": float(by_detour)}
         return roles | {"reign_epoch": float(self.epoch), "takeovers_total": float(self._takeovers)}
 
     # ---------------------------------------------------------------- lifetime
@@ -198,6 +183,7 @@ class Reign:
         self._server = await loop.create_server(self._hosting.protocol, host, port)
         bound = self._server.sockets[0].getsockname()[1]
         self._address = Address(self._reached_as, bound, self._http, self._secret).written()
+        self._detours.start()
         self._task = asyncio.create_task(self._run(), name="reign")
         await self._decided.wait()
 
@@ -216,6 +202,7 @@ class Reign:
         if self._link is not None:
             self._link.close()
         self._hosting.stand_down()
+        await self._detours.close()
         if self._server is not None:
             self._server.close()
 
@@ -247,34 +234,44 @@ class Reign:
     async def _check_leader(self) -> None:
         """A leader that another has followed on is not asked any more."""
         lease = await self._look()
-        if lease is None or self._leader is None or not lease.holder or lease.holder == self._leader[0]:
+        link, leader = self._link, self._leader
+        if link is None or leader is None:
             return
-        log.warning("gateway %s leads now", lease.holder)
-        if self._link is not None:
-            self._link.close()
+        if lease is not None and lease.holder and lease.holder != leader[0]:
+            log.warning("gateway %s leads now", lease.holder)
+            link.close()
+        elif link.is_detour and (now := asyncio.get_running_loop().time()) >= self._direct_at:
+            self._direct_at = now + self._tuning.direct_s
+            await self._follow(*leader)
 
     def _seek(self) -> None:
         """The leader is gone."""
         log.warning("the leader is away: looking for another")
         self.role = Role.SEEKING
         self._sought_since = asyncio.get_running_loop().time()
+        self._asked_last = False
         self._decided.clear()
         self._wake.set()
 
     async def _find_leader(self, *, late: bool) -> None:
+        if not self._asked_last and self._leader is not None:
+            # It may live without its lease, where Redis does not answer it.
+            self._asked_last = True
+            if await self._follow(*self._leader):
+                return
         lease = await self._mirror.renew(self._address)
         if lease is not None and lease.is_ours:
             await self._begin(lease)
         elif lease is not None:
             address = Address.read(lease.at)
-            if (address is None or not await self._follow(lease.holder, address)) and late:
+            if (address is None or not await self._reach(lease, address)) and late:
                 await self._be_alone(f"gateway {lease.holder} leads and cannot be reached")
         elif self._leader is None or (not await self._follow(*self._leader) and late):
             await self._be_alone("Redis is away, and no leader answers")
 
     async def _keep(self) -> None:
         """Leader or alone: the lease is kept, or taken, or somebody else has it."""
-        began = time.monotonic()
+        began = asyncio.get_running_loop().time()
         lease = await self._mirror.renew(self._address)
         if lease is None:
             # Redis is away: who leads goes on.
@@ -286,7 +283,7 @@ class Reign:
             self._steps.sure(began + self._tuning.lease_s)
             return
         address = Address.read(lease.at)
-        if address is not None and await self._follow(lease.holder, address):
+        if address is not None and await self._reach(lease, address, lives=self.role is Role.LEADER):
             return
         if self.role is Role.LEADER:
             log.warning("gateway %s leads and cannot be reached: this one decides for itself", lease.holder)
@@ -308,7 +305,7 @@ class Reign:
         if was is not Role.LEADER:
             self._takeovers += 1
             log.info("this gateway leads, epoch %d", lease.epoch)
-            self._steps.sure(time.monotonic() + self._tuning.lease_s / 2)
+            self._steps.sure(asyncio.get_running_loop().time() + self._tuning.lease_s / 2)
             self._steps.decide_here()
             self._hosting.open()
         self._decided.set()
@@ -330,7 +327,21 @@ class Reign:
 
     # ---------------------------------------------------------------- following
 
-    async def _follow(self, holder: str, address: Address) -> bool:
+    async def _reach(self, lease: Lease, address: Address, *, lives: bool = False) -> bool:
+        """Whether the lease's holder takes this one's steps. One that cannot be reached and ``lives``, as is
+        known or as it renews its lease, is asked by way of Redis: two that decide at once would give the
+        same steps twice.
+        """
+        now = asyncio.get_running_loop().time()
+        seen, self._seen = self._seen, (lease.holder, now, lease.left_s)
+        if await self._follow(lease.holder, address):
+            return True
+        if seen is not None and seen[0] == lease.holder:
+            _, at, left_s = seen
+            lives |= lease.left_s > left_s - (now - at) + self._tuning.lease_s / 8
+        return lives and await self._follow(lease.holder, address, detour=True)
+
+    async def _follow(self, holder: str, address: Address, *, detour: bool = False) -> bool:
         """Whether that gateway takes this one's steps."""
         answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -357,13 +368,17 @@ class Reign:
         link = Link(take, lost, self._tuning.link)
         try:
             async with asyncio.timeout(self._tuning.connect_s):
-                loop = asyncio.get_running_loop()
-                await loop.create_connection(lambda: link, address.host, address.port)
+                if detour:
+                    self._detours.connect(holder, link)
+                else:
+                    loop = asyncio.get_running_loop()
+                    await loop.create_connection(lambda: link, address.host, address.port)
                 hello = {"id": self._name, "leader": holder, "secret": address.secret}
                 link.send("hello", **hello, release=self._release)
                 await answered
         except (OSError, TimeoutError) as error:
-            log.info("gateway %s cannot be reached: %s", holder, error or "it says nothing")
+            way = " by way of Redis" if detour else ""
+            log.info("gateway %s cannot be reached%s: %s", holder, way, str(error) or "it says nothing")
             link.close()
         return self._link is link
 
@@ -371,10 +386,16 @@ class Reign:
         if self.role in {Role.LEADER, Role.ALONE}:
             self._hosting.stand_down()
             self._steps.ask_leader()
+        elif self._link is not None:
+            # From one way to the other: what was on the first one is said again.
+            old, self._link = self._link, None
+            old.close()
+            self._steps.left()
         self._mirror.stand_down()
         self._leader, self._link = (holder, address), link
+        self._direct_at = asyncio.get_running_loop().time() + self._tuning.direct_s
         self.role = Role.FOLLOWER
-        log.info("gateway %s leads; this one follows", holder)
+        log.info("gateway %s leads; this one follows%s", holder, " by way of Redis" if link.is_detour else "")
         self._steps.welcome(head)
         self._steps.joined(link)
         self._decided.set()

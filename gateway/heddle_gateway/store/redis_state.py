@@ -6,6 +6,7 @@ Keys, all with one hash tag so that a cluster keeps them together (``{heddle:NAM
     epoch           grows by one with each new leader
     t:TENANT:ID     a hash: e(poch) and n(umber) of the writer, d(ata), with a time to live
     seen            a sorted set of those keys by when they were written
+    alive:PROCESS   there while that process asks who leads
 
 (`redis_workers` and `redis_plan` keep theirs beside these.)
 
@@ -26,6 +27,8 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 TIMEOUT_S: Final = 2.0
+ALIVE_S: Final = 3.0
+"""Processes ask a few times as often."""
 PAGE: Final = 500
 BATCH: Final = 200
 
@@ -65,25 +68,26 @@ end
 return removed
 """
 
-# KEYS: lease, epoch. ARGV: holder, time to live in ms, the lowest epoch that may be given, how to reach the
-# holder; or nothing, to look only. Returns {epoch, holder, ms left, how to reach it}; epoch 0 when another
-# holds it, and no holder when nobody does.
+# KEYS: lease, epoch, sign of life of who asks. ARGV: its time to live in ms, then holder, time to live in ms,
+# the lowest epoch that may be given, how to reach the holder; or nothing more, to look only. Returns {epoch,
+# holder, ms left, how to reach it}; epoch 0 when another holds it, and no holder when nobody does.
 _TAKE: Final = """
 local held = redis.call('HMGET', KEYS[1], 'holder', 'e', 'at')
-if #ARGV == 0 or (held[1] and held[1] ~= ARGV[1]) then
+redis.call('SET', KEYS[3], '', 'PX', ARGV[1])
+if #ARGV == 1 or (held[1] and held[1] ~= ARGV[2]) then
   return {0, held[1] or '', redis.call('PTTL', KEYS[1]), held[3] or ''}
 end
 local epoch = tonumber(held[2] or '0')
 if epoch == 0 then
   epoch = redis.call('INCR', KEYS[2])
-  if epoch < tonumber(ARGV[3]) then
-    epoch = tonumber(ARGV[3])
+  if epoch < tonumber(ARGV[4]) then
+    epoch = tonumber(ARGV[4])
     redis.call('SET', KEYS[2], epoch)
   end
-  redis.call('HSET', KEYS[1], 'holder', ARGV[1], 'e', epoch, 'at', ARGV[4])
+  redis.call('HSET', KEYS[1], 'holder', ARGV[2], 'e', epoch, 'at', ARGV[5])
 end
-redis.call('PEXPIRE', KEYS[1], ARGV[2])
-return {epoch, ARGV[1], tonumber(ARGV[2]), ARGV[4]}
+redis.call('PEXPIRE', KEYS[1], ARGV[3])
+return {epoch, ARGV[2], tonumber(ARGV[3]), ARGV[5]}
 """
 
 _RELEASE: Final = """
@@ -171,11 +175,18 @@ class RedisState:
         """Takes or renews the lease. A new one gets an epoch above ``above``, whatever Redis forgot. ``at``:
         how the holder is reached.
         """
-        return await self._lease([holder, int(ttl_s * 1000), above + 1, at])
+        return await self._lease(holder, [holder, int(ttl_s * 1000), above + 1, at])
 
-    async def lease(self) -> Lease:
-        """Who has the lease; takes nothing."""
-        return await self._lease([])
+    async def lease(self, asker: str) -> Lease:
+        """Who has the lease; takes nothing. ``asker``: the process that wants to know."""
+        return await self._lease(asker, [])
+
+    async def lives(self, process: str) -> bool:
+        """Whether that process has asked for the lease, or who has it, in the last `ALIVE_S` seconds."""
+        try:
+            return bool(await self._redis.exists(f"{self._tag}alive:{process}"))
+        except FAULTS as fault:
+            raise LiveStoreError(f"Redis: {fault or type(fault).__name__}") from fault
 
     async def release_lease(self, holder: str) -> None:
         """Nothing happens if another holds it."""
@@ -231,9 +242,10 @@ class RedisState:
         # Tenants are hashes: no colon in them.
         return f"{self._tag}t:{tenant}:{_storable(trajectory_id)}"
 
-    async def _lease(self, values: Sequence[Any]) -> Lease:
-        keys = [self._tag + "lease", self._tag + "epoch"]
-        epoch, holder, left_ms, at = await run_script(self._take, keys, values)
+    async def _lease(self, asker: str, values: Sequence[Any]) -> Lease:
+        keys = [self._tag + "lease", self._tag + "epoch", f"{self._tag}alive:{asker}"]
+        asked = [int(ALIVE_S * 1000), *values]
+        epoch, holder, left_ms, at = await run_script(self._take, keys, asked)
         return Lease(int(epoch), str(holder), float(left_ms) / 1000.0, str(at))
 
 

@@ -94,6 +94,7 @@ async def bench(until: Until) -> AsyncIterator[Bench]:
         fleet=workers,
         abort=lambda *_: None,
         describe=lambda *_: None,
+        lives=nobody_knows,
         release="1",
     )
     loop = asyncio.get_running_loop()
@@ -110,6 +111,10 @@ async def bench(until: Until) -> AsyncIterator[Bench]:
     hosting.stand_down()
     server.close()
     driver.close()
+
+
+async def nobody_knows(process: str) -> None:
+    """Whether a gateway lives: Redis is away."""
 
 
 def again(running: Running | None) -> dict[str, Any]:

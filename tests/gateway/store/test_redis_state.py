@@ -295,9 +295,9 @@ async def test_a_killed_gateways_lease_is_taken_over_and_its_late_writes_are_ref
 
 async def test_how_the_leader_is_reached_lies_in_its_lease(opened: Any) -> None:
     store = opened()
-    assert (await store.lease()).holder == "", "nobody leads"
+    assert (await store.lease("looker")).holder == "", "nobody leads"
     await store.take_lease("a", 30.0, above=0, at="here")
-    looked = await store.lease()
+    looked = await store.lease("looker")
     assert (looked.is_ours, looked.holder, looked.at) == (False, "a", "here")
     refused = await store.take_lease("b", 30.0, above=0, at="there")
     assert (refused.holder, refused.at) == ("a", "here")

@@ -7,15 +7,24 @@ CHUNK = 65536
 
 
 class Relay:
-    """Listens on a free port and passes bytes on to ``target_port`` of this host. ``names``: what is written
-    over in the answers, of the same length, so that who reads an address there comes through a relay too.
+    """Listens on ``host`` and ``port`` (0: a free one) and passes bytes on to ``target_port`` of this host.
+    ``names``: what is written over in the answers, of the same length, so that who reads an address there
+    comes through a relay too.
 
     ``passed``: bytes to the target so far. A cut loses nothing: bytes wait, as they would in the senders'
     buffers, and go on when it is healed. A connection made meanwhile stays silent.
     """
 
-    def __init__(self, target_port: int, names: Mapping[bytes, bytes] | None = None) -> None:
+    def __init__(
+        self,
+        target_port: int,
+        names: Mapping[bytes, bytes] | None = None,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+    ) -> None:
         self._target_port = target_port
+        self._host = host
         self._names = dict(names or {})
         self._towards, self._back = asyncio.Event(), asyncio.Event()
         self._server: asyncio.Server | None = None
@@ -23,7 +32,7 @@ class Relay:
         self._pumps: set[asyncio.Task[None]] = set()
         self._most: int | None = None
         self.passed = 0
-        self.port = 0
+        self.port = port
         self.heal()
 
     @property
@@ -47,7 +56,7 @@ class Relay:
         self._back.set()
 
     async def __aenter__(self) -> "Relay":
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._accept, self._host, self.port)
         self.port = self._server.sockets[0].getsockname()[1]
         return self
 
