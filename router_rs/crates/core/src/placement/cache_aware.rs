@@ -53,9 +53,10 @@ fn decide<'a>(scene: &Scene<'a>, ask: &Ask<'_>, memory: &Memory) -> (&'a Worker,
             return (worker, "cache");
         }
     }
-    let size = |worker: &Worker| memory.prefixes.size(worker.id, worker.life);
-    (
-        least_candidate(scene, |a, b| size(a).cmp(&size(b))),
-        "smallest_cache",
-    )
+    let lives = scene.candidates().map(|worker| (worker.id, worker.life));
+    let sizes = memory.prefixes.sizes(lives).zip(scene.candidates());
+    // `min_by_key` gives the first of equals.
+    let smallest = sizes.min_by_key(|&(size, _)| size);
+    let worker = smallest.map_or_else(|| scene.workers.at(0), |(_, worker)| worker);
+    (worker, "smallest_cache")
 }

@@ -217,42 +217,54 @@ pub trait Placement: Sync {
     }
 }
 
-/// Compares `a / a_capacity` with `b / b_capacity`.
-fn compare_share(a: usize, a_capacity: u32, b: usize, b_capacity: u32) -> Ordering {
-    let left = a as u64 * u64::from(b_capacity.max(1));
-    let right = b as u64 * u64::from(a_capacity.max(1));
-    left.cmp(&right)
+/// Two numbers, each as a share of a worker's slots.
+struct Shares {
+    of: [usize; 2],
+    slots: u32,
+}
+
+impl Shares {
+    /// `a / a.slots` against `b / b.slots`, the second numbers where the first are equal.
+    fn compare(&self, other: &Self) -> Ordering {
+        let (slots, others) = (u64::from(self.slots.max(1)), u64::from(other.slots.max(1)));
+        let share = |i: usize| {
+            let (own, theirs) = (self.of[i] as u64, other.of[i] as u64);
+            (own * others).cmp(&(theirs * slots))
+        };
+        share(0).then_with(|| share(1))
+    }
 }
 
 /// Least (steps / slots), then least (assigned trajectories / slots), then the smallest id.
-fn by_load(scene: &Scene<'_>) -> impl Fn(&Worker, &Worker) -> Ordering {
+fn by_load(scene: &Scene<'_>) -> impl Fn(&Worker) -> Shares {
     let now = scene.now;
-    let load = move |w: &Worker| w.load() + w.foreign_load(now);
-    move |a, b| {
-        compare_share(load(a), a.slots, load(b), b.slots)
-            .then_with(|| compare_share(a.homed.len(), a.slots, b.homed.len(), b.slots))
+    move |worker| Shares {
+        of: [worker.load() + worker.foreign_load(now), worker.homed.len()],
+        slots: worker.slots,
     }
 }
 
 /// Least (assigned trajectories / slots), then least (steps / slots), then the smallest id.
-fn by_assigned(a: &Worker, b: &Worker) -> Ordering {
-    compare_share(a.homed.len(), a.slots, b.homed.len(), b.slots)
-        .then_with(|| compare_share(a.load(), a.slots, b.load(), b.slots))
+fn by_assigned(worker: &Worker) -> Shares {
+    Shares {
+        of: [worker.homed.len(), worker.load()],
+        slots: worker.slots,
+    }
 }
 
 /// The first of the least among `workers`.
 fn least<'a>(
     workers: impl Iterator<Item = &'a Worker>,
-    compare: impl Fn(&Worker, &Worker) -> Ordering,
+    shares: impl Fn(&Worker) -> Shares,
 ) -> Option<&'a Worker> {
     // `min_by` gives the first of equals.
-    workers.min_by(|a, b| compare(a, b))
+    workers
+        .map(|worker| (shares(worker), worker))
+        .min_by(|(a, _), (b, _)| a.compare(b))
+        .map(|(_, worker)| worker)
 }
 
 /// The first of the least candidates. There always is one: a placement is asked only with candidates.
-fn least_candidate<'a>(
-    scene: &Scene<'a>,
-    compare: impl Fn(&Worker, &Worker) -> Ordering,
-) -> &'a Worker {
-    least(scene.candidates(), compare).unwrap_or_else(|| scene.workers.at(0))
+fn least_candidate<'a>(scene: &Scene<'a>, shares: impl Fn(&Worker) -> Shares) -> &'a Worker {
+    least(scene.candidates(), shares).unwrap_or_else(|| scene.workers.at(0))
 }

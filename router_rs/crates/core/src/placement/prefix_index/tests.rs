@@ -1,8 +1,16 @@
 use super::*;
 use proptest::prelude::*;
 
+mod model;
+
+use model::Model;
+
 fn any_worker(_: WorkerId, _: u64) -> bool {
     true
+}
+
+fn size(index: &PrefixIndex, worker: WorkerId, life: u64) -> usize {
+    index.sizes([(worker, life)].into_iter()).sum()
 }
 
 #[test]
@@ -23,7 +31,7 @@ fn the_deepest_prefix_names_all_its_holders() {
         [2]
     );
     assert_eq!(index.deepest(&[99], any_worker), None);
-    assert_eq!(index.nodes(), 4);
+    assert_eq!(index.messages(), 4);
 }
 
 #[test]
@@ -31,8 +39,18 @@ fn a_new_life_of_a_worker_has_seen_nothing() {
     let mut index = PrefixIndex::default();
     index.insert(1, 1, &[10, 11], 100);
     index.insert(1, 2, &[20], 100);
-    assert_eq!((index.size(1, 1), index.size(1, 2)), (0, 1));
+    assert_eq!((size(&index, 1, 1), size(&index, 1, 2)), (0, 1));
     assert_eq!(index.deepest(&[10, 11], any_worker), None);
+}
+
+#[test]
+fn sizes_of_many_workers_are_told_in_one_walk() {
+    let mut index = PrefixIndex::default();
+    index.insert(2, 1, &[10, 11], 100);
+    index.insert(5, 3, &[10, 12, 13], 100);
+    let lives = [(1, 1), (2, 1), (4, 1), (5, 3), (6, 1)];
+    let sizes: Vec<usize> = index.sizes(lives.into_iter()).collect();
+    assert_eq!(sizes, [0, 2, 0, 3, 0]);
 }
 
 /// Chains as chained hashes make them: the hash of a position stands for all before it.
@@ -51,20 +69,26 @@ fn chain(messages: &[u8]) -> Vec<u64> {
 
 proptest! {
     #[test]
-    fn any_sequence_of_prompts_keeps_the_bound_and_the_tree(
-        prompts in prop::collection::vec((0..3u64, 1..3u64, prop::collection::vec(0..3u8, 0..8)), 0..120),
+    fn any_sequence_of_prompts_leaves_what_a_tree_of_nodes_would_hold(
+        most in 1..24usize,
+        prompts in prop::collection::vec((0..3u64, 1..30u64, prop::collection::vec(0..3u8, 0..9)), 0..160),
     ) {
         let mut index = PrefixIndex::default();
+        let mut model = Model::default();
         for (worker, life, messages) in prompts {
+            // A new life now and then.
+            let life = 1 + life / 29;
             let chain = chain(&messages);
-            index.insert(worker, life, &chain, 10);
-            prop_assert!(index.size(worker, life) <= 10);
+            index.insert(worker, life, &chain, most);
+            model.insert(worker, life, &chain, most);
             prop_assert_eq!(index.audit(), Vec::<String>::new());
-            if let Some(found) = index.deepest(&chain, any_worker) {
-                prop_assert_eq!(found.matched, chain.len());
-                prop_assert!(found.holders.contains(&worker));
-            } else {
-                prop_assert!(chain.is_empty());
+            prop_assert_eq!(index.messages(), model.messages());
+            for worker in 0..3 {
+                prop_assert_eq!(size(&index, worker, life), model.size(worker, life));
+            }
+            for known in 0..=chain.len() {
+                let prefix = &chain[..known];
+                prop_assert_eq!(index.deepest(prefix, any_worker), model.deepest(prefix));
             }
         }
     }
@@ -76,7 +100,7 @@ proptest! {
         let mut index = PrefixIndex::default();
         for (worker, chain) in prompts {
             index.insert(worker, 1, &chain, 4);
-            prop_assert!(index.size(worker, 1) <= 4);
+            prop_assert!(size(&index, worker, 1) <= 4);
             prop_assert_eq!(index.audit(), Vec::<String>::new());
         }
     }
