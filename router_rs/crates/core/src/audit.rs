@@ -44,7 +44,7 @@ impl Core {
         let mut fault = |what: String| faults.push(format!("trajectory {id}: {what}"));
         seen.phases[trajectory.phase as usize] += 1;
         let mut tally = Tally::default();
-        for &step in &trajectory.live {
+        for &step in trajectory.live.iter() {
             match self.steps.get(step) {
                 Some(step) if step.trajectory == id => tally.enter(step.state),
                 _ => fault(format!("live step {step} is not its own")),

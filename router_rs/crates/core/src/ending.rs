@@ -89,13 +89,14 @@ impl Core {
 
     /// Keeps new steps off a worker that could not be reached, and gives its queue to others if there are any.
     fn suspect(&mut self, id: WorkerId, generation: u64) {
-        let Some(worker) = self.workers.get_mut(id) else {
+        let Some(place) = self.workers.place_of(id) else {
             return;
         };
+        let worker = self.workers.at(place);
         if worker.generation != generation || worker.state == WorkerState::Down {
             return;
         }
-        worker.suspect(self.now);
+        self.workers.suspect(place, self.now);
         let usable = self.workers.usable_state();
         let others = self.workers.iter().any(|other| {
             other.id != id && other.state == usable && self.now >= other.suspect_until
@@ -161,7 +162,7 @@ impl Core {
             return Ok(());
         };
         let trajectory_id = trajectory.id;
-        trajectory.live.retain(|&live| live != id);
+        trajectory.live.remove(id);
         trajectory.tally.leave(step.state);
         let phase = trajectory.phase_now();
         let finished = trajectory.finishing && trajectory.tally.total() == 0;
@@ -206,7 +207,8 @@ impl Core {
         if trajectory.tally.count(StepState::HeldPredecessor) == 0 {
             return;
         }
-        for step in trajectory.live.clone() {
+        let live = trajectory.live.clone();
+        for &step in live.iter() {
             if self
                 .steps
                 .get(step)

@@ -7,8 +7,9 @@
 
 use std::cmp::Reverse;
 
-use crate::WorkerId;
+use crate::trajectory::Home;
 use crate::worker::{Worker, WorkerState};
+use crate::{Micros, WorkerId};
 
 /// Position of a worker in the list.
 pub type Place = usize;
@@ -19,10 +20,15 @@ pub struct Fleet {
     ids: Vec<WorkerId>,
     workers: Vec<Worker>,
     by_degree: Vec<Place>,
+    takers: Vec<Place>,
     usable: WorkerState,
     alive: usize,
     links: usize,
     largest_kv: u64,
+    /// Every worker was seen at work: there is no speed to share.
+    settled: bool,
+    /// No worker is suspect any more at this time.
+    trusted_from: Micros,
 }
 
 impl Default for Fleet {
@@ -31,10 +37,13 @@ impl Default for Fleet {
             ids: Vec::new(),
             workers: Vec::new(),
             by_degree: Vec::new(),
+            takers: Vec::new(),
             usable: WorkerState::Draining,
             alive: 0,
             links: 0,
             largest_kv: u64::MAX,
+            settled: false,
+            trusted_from: 0,
         }
     }
 }
@@ -53,7 +62,11 @@ impl Fleet {
     /// Workers that were never seen at work are believed to be off their tables as far as those that were: where a fleet is
     /// faster than its tables, the first one seen would else look faster than all others, and get everything.
     pub fn share_speed(&mut self) {
-        if self.workers.iter().all(|worker| worker.belief.is_settled()) {
+        if self.settled {
+            return;
+        }
+        self.settled = self.workers.iter().all(|worker| worker.belief.is_settled());
+        if self.settled {
             return;
         }
         let seen = |worker: &&Worker| worker.belief.is_settled();
@@ -73,9 +86,26 @@ impl Fleet {
         }
     }
 
-    /// Where the worker with this id is in the list.
+    /// Where the worker with this id is in the list. Ids are handed out by a counter: mostly each is one more than the last.
     pub fn place_of(&self, id: WorkerId) -> Option<Place> {
+        let guess = id.wrapping_sub(*self.ids.first()?) as usize;
+        if self.ids.get(guess) == Some(&id) {
+            return Some(guess);
+        }
         self.ids.binary_search(&id).ok()
+    }
+
+    /// The worker that a home names, if that life of it still lasts.
+    pub fn home(&self, home: Option<Home>) -> Option<&Worker> {
+        let home = home?;
+        self.get(home.worker).filter(|worker| worker.lives(home))
+    }
+
+    /// The same, to change.
+    pub fn home_mut(&mut self, home: Option<Home>) -> Option<&mut Worker> {
+        let home = home?;
+        self.get_mut(home.worker)
+            .filter(|worker| worker.lives(home))
     }
 
     /// The worker at `place`.
@@ -119,6 +149,23 @@ impl Fleet {
         &self.by_degree
     }
 
+    /// Workers that take steps, by id.
+    pub fn takers(&self) -> &[Place] {
+        &self.takers
+    }
+
+    /// True when no worker is kept from new steps because it could not be reached.
+    pub fn are_all_trusted(&self, now: Micros) -> bool {
+        now >= self.trusted_from
+    }
+
+    /// A worker could not be reached.
+    pub fn suspect(&mut self, place: Place, now: Micros) {
+        let worker = &mut self.workers[place];
+        worker.suspect(now);
+        self.trusted_from = self.trusted_from.max(worker.suspect_until);
+    }
+
     /// The state of workers that take steps: draining ones only while no other is there.
     pub fn usable_state(&self) -> WorkerState {
         self.usable
@@ -158,7 +205,11 @@ impl Fleet {
         } else {
             WorkerState::Draining
         };
+        self.takers.clear();
+        let takes = |&place: &Place| workers[place].state == self.usable;
+        self.takers.extend((0..workers.len()).filter(takes));
         self.largest_kv = self.find_largest_kv();
+        self.settled = false;
     }
 
     fn find_largest_kv(&self) -> u64 {
@@ -192,5 +243,16 @@ impl Fleet {
             && self.by_degree.len() == living
             && (self.usable == WorkerState::Active) == active
             && self.largest_kv == self.find_largest_kv()
+            && self
+                .takers
+                .iter()
+                .copied()
+                .eq((0..self.workers.len())
+                    .filter(|&place| self.workers[place].state == self.usable))
+            && self
+                .workers
+                .iter()
+                .all(|w| w.suspect_until <= self.trusted_from)
+            && (!self.settled || self.workers.iter().all(|w| w.belief.is_settled()))
     }
 }

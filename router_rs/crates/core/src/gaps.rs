@@ -33,24 +33,16 @@ impl Core {
 
     /// Begins or ends a tool gap, and counts the trajectory's KV as idle or not.
     pub(crate) fn set_gap(&mut self, id: TrajectoryId, since: Option<Micros>) {
-        let Some(trajectory) = self.trajectories.get(id) else {
+        let Some(trajectory) = self.trajectories.get_mut(id) else {
             return;
         };
         let counted = trajectory.committed;
-        let home = trajectory
-            .ranked
-            .then(|| self.home_of(trajectory).map(|worker| worker.id))
-            .flatten();
-        let was_idle = trajectory.gap_since.is_some();
-        if let Some(worker) = home.and_then(|home| self.workers.get_mut(home)) {
-            match (was_idle, since.is_some()) {
-                (false, true) => worker.idle += counted,
-                (true, false) => worker.idle -= counted,
-                _ => {}
-            }
-        }
-        if let Some(trajectory) = self.trajectories.get_mut(id) {
-            trajectory.gap_since = since;
+        let was = trajectory.idle_part(counted);
+        trajectory.gap_since = since;
+        if trajectory.ranked
+            && let Some(worker) = self.workers.home_mut(trajectory.home)
+        {
+            worker.idle = worker.idle - was + trajectory.idle_part(counted);
         }
     }
 

@@ -8,15 +8,13 @@ use crate::estimate::{LogNormal, Prediction, Progress};
 use crate::event::EventError;
 use crate::machine::Core;
 use crate::trajectory::{Home, Phase, Trajectory};
-use crate::worker::{Worker, WorkerState};
+use crate::worker::Worker;
 use crate::{GroupId, TrajectoryId, WorkerId};
 
 impl Core {
     /// The worker that a trajectory is at home on, if that life of the worker still lasts.
     pub(crate) fn home_of(&self, trajectory: &Trajectory) -> Option<&Worker> {
-        let home = trajectory.home?;
-        let worker = self.workers.get(home.worker)?;
-        (worker.life == home.life && worker.state != WorkerState::Down).then_some(worker)
+        self.workers.home(trajectory.home)
     }
 
     /// KV tokens that a trajectory needs: its context and the expected growth until the end of its next step.
@@ -113,35 +111,24 @@ impl Core {
 
     /// Renews the estimate of what is still to come, and the places that depend on it.
     pub(crate) fn renew_estimate(&mut self, id: TrajectoryId) {
-        let Some(trajectory) = self.trajectories.get(id) else {
+        let Some(trajectory) = self.trajectories.get_mut(id) else {
             return;
         };
         let group = trajectory.group.and_then(|group| self.groups.get(group));
-        let lessons = group.map_or(0, |group| group.lessons);
-        let siblings = group.map(|group| &group.ended);
         let progress = Progress {
             generated: trajectory.generated,
             steps: trajectory.steps,
             prediction: trajectory.prediction,
-            siblings,
+            siblings: group.map(|group| &group.ended),
         };
-        let (old, new) = (
-            trajectory.remaining,
-            self.estimator.remaining(&self.policy, &progress),
-        );
-        let (ranked, home) = (
-            trajectory.ranked,
-            self.home_of(trajectory).map(|worker| worker.id),
-        );
-        if ranked && old != new {
+        trajectory.lessons = group.map_or(0, |group| group.lessons);
+        let new = self.estimator.remaining(&self.policy, &progress);
+        let old = std::mem::replace(&mut trajectory.remaining, new);
+        if trajectory.ranked && old != new {
             self.active.update(id, old, new);
-            if let Some(worker) = home.and_then(|home| self.workers.get_mut(home)) {
+            if let Some(worker) = self.workers.home_mut(trajectory.home) {
                 worker.homed.update(id, old, new);
             }
-        }
-        if let Some(trajectory) = self.trajectories.get_mut(id) {
-            trajectory.remaining = new;
-            trajectory.lessons = lessons;
         }
     }
 
@@ -186,69 +173,49 @@ impl Core {
     }
 
     fn enter_home(&mut self, id: TrajectoryId) {
-        let Some(trajectory) = self.trajectories.get(id) else {
+        let Some(trajectory) = self.trajectories.get_mut(id) else {
             return;
         };
-        if !trajectory.ranked {
-            return;
-        }
-        let footprint = self.footprint(trajectory);
-        let (remaining, idle) = (trajectory.remaining, trajectory.gap_since.is_some());
-        let Some(home) = self.home_of(trajectory).map(|worker| worker.id) else {
-            return;
-        };
-        if let Some(worker) = self.workers.get_mut(home) {
-            worker.homed.insert(id, remaining);
+        if trajectory.ranked
+            && let Some(worker) = self.workers.home_mut(trajectory.home)
+        {
+            let footprint = trajectory.context_tokens + self.estimator.expected_growth();
+            worker.homed.insert(id, trajectory.remaining);
             worker.holders.insert(id, footprint);
-            worker.idle += if idle { footprint } else { 0 };
-        }
-        if let Some(trajectory) = self.trajectories.get_mut(id) {
+            worker.idle += trajectory.idle_part(footprint);
             trajectory.committed = footprint;
         }
     }
 
     fn leave_home(&mut self, id: TrajectoryId) {
-        let Some(trajectory) = self.trajectories.get(id) else {
+        let Some(trajectory) = self.trajectories.get_mut(id) else {
             return;
         };
         if !trajectory.ranked {
             return;
         }
-        let (remaining, committed) = (trajectory.remaining, trajectory.committed);
-        let idle = trajectory.gap_since.is_some();
-        if let Some(home) = self.home_of(trajectory).map(|worker| worker.id)
-            && let Some(worker) = self.workers.get_mut(home)
-        {
-            worker.homed.remove(id, remaining);
+        let committed = std::mem::take(&mut trajectory.committed);
+        if let Some(worker) = self.workers.home_mut(trajectory.home) {
+            worker.homed.remove(id, trajectory.remaining);
             worker.holders.remove(id, committed);
-            worker.idle -= if idle { committed } else { 0 };
-        }
-        if let Some(trajectory) = self.trajectories.get_mut(id) {
-            trajectory.committed = 0;
+            worker.idle -= trajectory.idle_part(committed);
         }
     }
 
     /// Counts the KV of a trajectory anew after its context changed.
     pub(crate) fn renew_footprint(&mut self, id: TrajectoryId) {
-        let Some(trajectory) = self.trajectories.get(id) else {
+        let Some(trajectory) = self.trajectories.get_mut(id) else {
             return;
         };
-        if !trajectory.ranked {
-            return;
-        }
-        let (old, new) = (trajectory.committed, self.footprint(trajectory));
-        let idle = trajectory.gap_since.is_some();
-        let Some(home) = self.home_of(trajectory).map(|worker| worker.id) else {
-            return;
-        };
-        if let Some(worker) = self.workers.get_mut(home) {
-            worker.holders.update(id, old, new);
-            if idle {
-                worker.idle = worker.idle - old + new;
+        if trajectory.ranked
+            && let Some(worker) = self.workers.home_mut(trajectory.home)
+        {
+            let new = trajectory.context_tokens + self.estimator.expected_growth();
+            let old = std::mem::replace(&mut trajectory.committed, new);
+            if old != new {
+                worker.holders.update(id, old, new);
+                worker.idle = worker.idle - trajectory.idle_part(old) + trajectory.idle_part(new);
             }
-        }
-        if let Some(trajectory) = self.trajectories.get_mut(id) {
-            trajectory.committed = new;
         }
     }
 
@@ -285,7 +252,8 @@ impl Core {
         if trajectory.tally.held() == 0 {
             return;
         }
-        for step in trajectory.live.clone() {
+        let live = trajectory.live.clone();
+        for &step in live.iter() {
             self.requeue(step);
         }
     }

@@ -318,7 +318,7 @@ impl Core {
         };
         self.phases[end as usize] -= 1;
         // Rejected steps whose end the driver never reported.
-        for step in trajectory.live {
+        for &step in trajectory.live.iter() {
             self.steps.remove(step);
             self.counters.ended[Outcome::Rejected as usize] += 1;
         }

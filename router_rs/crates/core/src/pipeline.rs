@@ -3,6 +3,7 @@
 use crate::action::RejectReason;
 use crate::admission::Applicant;
 use crate::event::{EventError, StepArrived};
+use crate::fleet::Place;
 use crate::machine::Core;
 use crate::order::OrderKey;
 use crate::step::{Step, StepState};
@@ -46,6 +47,14 @@ impl Core {
         self.drop_request_of(trajectory);
         self.arrivals += 1;
         self.counters.arrived += 1;
+        let mut context_before = 0;
+        if let Some(trajectory) = self.trajectories.get_mut(trajectory) {
+            trajectory.live.push(id);
+            trajectory.tally.enter(StepState::Arrived);
+            context_before = trajectory.context_tokens;
+            // The prompt is the context of now; what it says is an estimate until the worker has counted.
+            trajectory.context_tokens = trajectory.context_tokens.max(prompt_tokens);
+        }
         self.steps.insert(
             id,
             Step {
@@ -54,7 +63,7 @@ impl Core {
                 seq: self.arrivals,
                 arrived_at: self.now,
                 prompt_tokens,
-                context_before: 0,
+                context_before,
                 pinned: pinned_worker,
                 bound,
                 chain,
@@ -68,17 +77,6 @@ impl Core {
                 attempt: None,
             },
         );
-        let mut context_before = 0;
-        if let Some(trajectory) = self.trajectories.get_mut(trajectory) {
-            trajectory.live.push(id);
-            trajectory.tally.enter(StepState::Arrived);
-            context_before = trajectory.context_tokens;
-            // The prompt is the context of now; what it says is an estimate until the worker has counted.
-            trajectory.context_tokens = trajectory.context_tokens.max(prompt_tokens);
-        }
-        if let Some(step) = self.steps.get_mut(id) {
-            step.context_before = context_before;
-        }
         self.renew_footprint(trajectory);
         Ok(())
     }
@@ -195,12 +193,8 @@ impl Core {
 
     fn fits_somewhere(&self, applicant: &Applicant) -> bool {
         let rule = self.policy.admission.variant();
-        let usable = self.workers.usable_state();
-        !self.paused
-            && self
-                .workers
-                .iter()
-                .any(|worker| worker.state == usable && rule.fits(worker, applicant))
+        let fits = |&place: &Place| rule.fits(self.workers.at(place), applicant);
+        !self.paused && self.workers.takers().iter().any(fits)
     }
 
     pub(crate) fn applicant_key(&self, step: &Step, trajectory: &Trajectory) -> OrderKey {

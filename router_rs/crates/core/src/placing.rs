@@ -50,7 +50,6 @@ impl Core {
     ) -> Option<Choice> {
         let step = self.steps.get(id)?;
         let trajectory = self.trajectories.get(step.trajectory)?;
-        let usable = self.workers.usable_state();
         if let Some(worker) = step.pinned.and_then(|pinned| self.workers.get(pinned))
             && worker.state != WorkerState::Down
             && (step.bound || !step.failed_on.contains(&worker.id))
@@ -65,19 +64,22 @@ impl Core {
         }
         // The best class that is not empty: fresh, then failed before, then suspect, then both.
         candidates.clear();
-        let mut best = u8::MAX;
-        for (place, worker) in self.workers.iter().enumerate() {
-            if worker.state != usable {
-                continue;
-            }
-            let suspect = u8::from(self.now < worker.suspect_until);
-            let class = 2 * suspect + u8::from(step.failed_on.contains(&worker.id));
-            if class < best {
-                best = class;
-                candidates.clear();
-            }
-            if class == best {
-                candidates.push(place);
+        let takers = self.workers.takers();
+        if step.failed_on.is_empty() && self.workers.are_all_trusted(self.now) {
+            candidates.extend_from_slice(takers);
+        } else {
+            let mut best = u8::MAX;
+            for &place in takers {
+                let worker = self.workers.at(place);
+                let suspect = u8::from(self.now < worker.suspect_until);
+                let class = 2 * suspect + u8::from(step.failed_on.contains(&worker.id));
+                if class < best {
+                    best = class;
+                    candidates.clear();
+                }
+                if class == best {
+                    candidates.push(place);
+                }
             }
         }
         let ask = self.ask(step, trajectory);

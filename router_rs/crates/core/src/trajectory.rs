@@ -3,6 +3,8 @@
 //! Invariants: the phase follows from the tally of live steps; `ranked` trajectories, and only they, are in the
 //! ranking of active ones and in the `homed` ranking of a valid home.
 
+use std::ops::Deref;
+
 use serde::Serialize;
 
 use crate::estimate::Prediction;
@@ -130,6 +132,57 @@ pub struct Home {
     pub life: u64,
 }
 
+/// Live steps of a trajectory by arrival. Mostly there is one, which lies in the trajectory itself: memory of its own would be
+/// one more line to wait for at every event.
+#[derive(Debug, Clone)]
+pub enum LiveSteps {
+    /// At most one.
+    One(Option<StepId>),
+    /// Two or more.
+    Many(Vec<StepId>),
+}
+
+impl Default for LiveSteps {
+    fn default() -> Self {
+        Self::One(None)
+    }
+}
+
+impl LiveSteps {
+    /// Adds the latest step.
+    pub fn push(&mut self, id: StepId) {
+        match self {
+            Self::One(one @ None) => *one = Some(id),
+            Self::One(Some(first)) => *self = Self::Many(vec![*first, id]),
+            Self::Many(ids) => ids.push(id),
+        }
+    }
+
+    /// Takes a step out.
+    pub fn remove(&mut self, id: StepId) {
+        match self {
+            Self::One(one) => *one = one.filter(|&one| one != id),
+            Self::Many(ids) => {
+                ids.retain(|&live| live != id);
+                if let &mut [last] = ids.as_mut_slice() {
+                    *self = Self::One(Some(last));
+                }
+            }
+        }
+    }
+}
+
+impl Deref for LiveSteps {
+    type Target = [StepId];
+
+    fn deref(&self) -> &[StepId] {
+        match self {
+            Self::One(one) => one.as_slice(),
+            Self::Many(ids) => ids,
+        }
+    }
+}
+
 /// One agent run.
 #[derive(Debug, Clone)]
 pub struct Trajectory {
@@ -140,7 +193,7 @@ pub struct Trajectory {
     /// Its group.
     pub group: Option<GroupId>,
     /// Live steps by arrival.
-    pub live: Vec<StepId>,
+    pub live: LiveSteps,
     /// Live steps by state.
     pub tally: Tally,
     /// Where its KV lies or will lie.
@@ -192,7 +245,7 @@ impl Trajectory {
             id,
             phase: Phase::Created,
             group,
-            live: Vec::new(),
+            live: LiveSteps::default(),
             tally: Tally::default(),
             home: None,
             resident_tokens: 0,
@@ -217,6 +270,15 @@ impl Trajectory {
         }
     }
 
+    /// How much of the KV counted for it lies idle: all of it in its tool gap.
+    pub(crate) fn idle_part(&self, committed: u64) -> u64 {
+        if self.gap_since.is_some() {
+            committed
+        } else {
+            0
+        }
+    }
+
     /// The phase that its steps and its move make.
     pub fn phase_now(&self) -> Phase {
         Phase::of(&self.tally, self.claim.is_some_and(|claim| claim.moving))
@@ -226,6 +288,25 @@ impl Trajectory {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn live_steps_keep_the_order_of_arrival() {
+        let mut live = LiveSteps::default();
+        for id in [5, 3, 9] {
+            live.push(id);
+        }
+        live.remove(4);
+        assert_eq!(*live, [5, 3, 9]);
+        live.remove(5);
+        assert_eq!(*live, [3, 9]);
+        live.remove(9);
+        assert_eq!(*live, [3]);
+        live.push(1);
+        assert_eq!(*live, [3, 1]);
+        live.remove(1);
+        live.remove(3);
+        assert!(live.is_empty());
+    }
 
     #[test]
     fn ends_are_final_and_reached_only_without_live_steps() {

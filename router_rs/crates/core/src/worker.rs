@@ -13,6 +13,7 @@ use crate::event::WorkerUp;
 use crate::migration::Link;
 use crate::order::OrderKey;
 use crate::rank::Ranking;
+use crate::trajectory::Home;
 use crate::{Micros, StepId, WorkerId};
 
 /// First back-off of a worker that could not be reached.
@@ -183,6 +184,11 @@ impl Worker {
         self.state = WorkerState::Active;
         self.clear_suspicion();
         self.resume();
+    }
+
+    /// True while the life of it that `home` names lasts.
+    pub fn lives(&self, home: Home) -> bool {
+        self.life == home.life && self.state != WorkerState::Down
     }
 
     /// Tokens per microsecond with every slot taken by trajectories of `context` tokens, as far as KV allows.

@@ -95,7 +95,8 @@ impl Core {
             let Some(trajectory) = self.trajectories.get(trajectory) else {
                 continue;
             };
-            for step in trajectory.live.clone() {
+            let live = trajectory.live.clone();
+            for &step in live.iter() {
                 let waits = |step: &Step| step.state == StepState::HeldMigration;
                 if self.steps.get(step).is_some_and(waits) {
                     self.admit(step);
