@@ -58,9 +58,7 @@ pub fn message(
         match key.decode(&mut scratch.escapes) {
             b"role" => {
                 if let Some(name) = cursor.string_or_skip()? {
-                    let name = name.decode(&mut scratch.escapes);
-                    role = Role::from_name(name);
-                    parts.role = hash::bytes(name);
+                    role = message::read_role(name, &mut parts, scratch);
                 }
             }
             b"content" => {
@@ -79,17 +77,7 @@ pub fn message(
         }
         Ok(())
     })?;
-    let text = if role == Role::Assistant {
-        hash::visible(&scratch.text)
-    } else {
-        &scratch.text
-    };
-    parts.text = hash::bytes(text);
-    Ok(Message {
-        role,
-        hash: parts.digest(),
-        text_bytes: scratch.text.len() + other_bytes,
-    })
+    Ok(Message::of(role, parts, scratch, other_bytes))
 }
 
 /// Where the members of one block stand.

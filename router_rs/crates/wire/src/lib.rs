@@ -39,6 +39,7 @@ mod splice;
 mod sse;
 mod tap;
 mod turns;
+mod usage;
 
 pub use answer::Answer;
 pub use cursor::{JsonError, Reason};

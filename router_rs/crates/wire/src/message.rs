@@ -16,6 +16,27 @@ pub struct Message {
     pub text_bytes: usize,
 }
 
+impl Message {
+    /// Of a message that was read: its text is in `scratch`, a model reads `other_bytes` besides.
+    pub(crate) fn of(
+        role: Role,
+        mut parts: MessageParts,
+        scratch: &Scratch,
+        other_bytes: usize,
+    ) -> Self {
+        let text = match role {
+            Role::Assistant => hash::visible(&scratch.text),
+            _ => &scratch.text,
+        };
+        parts.text = hash::bytes(text);
+        Self {
+            role,
+            hash: parts.digest(),
+            text_bytes: scratch.text.len() + other_bytes,
+        }
+    }
+}
+
 /// Buffers kept from message to message.
 #[derive(Default)]
 pub struct Scratch {
@@ -55,9 +76,7 @@ pub fn read(
         match key.decode(&mut scratch.escapes) {
             b"role" => {
                 if let Some(name) = cursor.string_or_skip()? {
-                    let name = name.decode(&mut scratch.escapes);
-                    role = Role::from_name(name);
-                    parts.role = hash::bytes(name);
+                    role = read_role(name, &mut parts, scratch);
                 }
             }
             b"content" => {
@@ -87,18 +106,14 @@ pub fn read(
         }
         Ok(())
     })?;
-    text_bytes += scratch.text.len();
-    let text = if role == Role::Assistant {
-        hash::visible(&scratch.text)
-    } else {
-        &scratch.text
-    };
-    parts.text = hash::bytes(text);
-    Ok(Message {
-        role,
-        hash: parts.digest(),
-        text_bytes,
-    })
+    Ok(Message::of(role, parts, scratch, text_bytes))
+}
+
+/// The role of this name, which is part of what a message is.
+pub(crate) fn read_role(name: RawStr<'_>, parts: &mut MessageParts, scratch: &mut Scratch) -> Role {
+    let name = name.decode(&mut scratch.escapes);
+    parts.role = hash::bytes(name);
+    Role::from_name(name)
 }
 
 /// Reads `content`: a string, or parts. Text goes to `scratch.text`; the rest is the chain returned.

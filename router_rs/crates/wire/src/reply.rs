@@ -4,7 +4,7 @@ use crate::answer::{Answer, Builder, Usage};
 use crate::cursor::{Cursor, JsonError, RawStr, Reason};
 use crate::dialect::Dialect;
 use crate::scan::check_encoding;
-use crate::{reply_messages, reply_responses};
+use crate::{reply_messages, reply_responses, usage};
 
 /// Members that every chunk may have and that say nothing of the answer itself.
 const ENVELOPE: &[&[u8]] = &[
@@ -104,7 +104,7 @@ fn completion(
             b"usage" => {
                 if cursor.peek()? == b'{' {
                     document.usage = true;
-                    builder.set_usage(usage(cursor)?);
+                    builder.set_usage(usage::read(cursor, &usage::COMPLETIONS)?);
                 } else {
                     cursor.skip()?;
                 }
@@ -169,27 +169,6 @@ pub(crate) fn error(cursor: &mut Cursor<'_>) -> Result<Option<String>, JsonError
             Ok(Some(message))
         }
     }
-}
-
-fn usage(cursor: &mut Cursor<'_>) -> Result<Usage, JsonError> {
-    let mut usage = Usage::default();
-    let mut scratch = Vec::new();
-    cursor.members(|cursor, key| {
-        match key.decode(&mut scratch) {
-            b"prompt_tokens" => usage.prompt = cursor.count_or_skip()?,
-            b"completion_tokens" => usage.output = cursor.count_or_skip()?,
-            b"prompt_tokens_details" => cursor.members(|cursor, key| {
-                if key.decode(&mut scratch) == b"cached_tokens" {
-                    usage.cached = cursor.count_or_skip()?;
-                    return Ok(());
-                }
-                cursor.skip()
-            })?,
-            _ => cursor.skip()?,
-        }
-        Ok(())
-    })?;
-    Ok(usage)
 }
 
 /// One element of `choices`. `position` stands in for a missing index.

@@ -5,9 +5,10 @@
 //!
 //! Source: `SGLang` 0.5.23, `entrypoints/openai/serving_responses.py` and `protocol.py: ResponsesResponse`.
 
-use crate::answer::{Builder, Usage};
+use crate::answer::Builder;
 use crate::cursor::{Cursor, JsonError, RawStr};
 use crate::reply::error;
+use crate::usage;
 
 /// Reads a document into `builder`.
 pub fn read(cursor: &mut Cursor<'_>, builder: &mut Builder) -> Result<(), JsonError> {
@@ -122,7 +123,7 @@ impl Response {
                 Ok(())
             }
             b"usage" if cursor.peek()? == b'{' => {
-                builder.set_usage(usage(cursor)?);
+                builder.set_usage(usage::read(cursor, &usage::RESPONSES)?);
                 Ok(())
             }
             _ => cursor.skip(),
@@ -209,26 +210,4 @@ fn text_part(cursor: &mut Cursor<'_>, builder: &mut Builder) -> Result<(), JsonE
         }
         Ok(())
     })
-}
-
-fn usage(cursor: &mut Cursor<'_>) -> Result<Usage, JsonError> {
-    let mut usage = Usage::default();
-    let mut name = Vec::new();
-    let mut inner = Vec::new();
-    cursor.members(|cursor, key| {
-        match key.decode(&mut name) {
-            b"input_tokens" => usage.prompt = cursor.count_or_skip()?,
-            b"output_tokens" => usage.output = cursor.count_or_skip()?,
-            b"input_tokens_details" => cursor.members(|cursor, key| {
-                if key.decode(&mut inner) == b"cached_tokens" {
-                    usage.cached = cursor.count_or_skip()?;
-                    return Ok(());
-                }
-                cursor.skip()
-            })?,
-            _ => cursor.skip()?,
-        }
-        Ok(())
-    })?;
-    Ok(usage)
 }

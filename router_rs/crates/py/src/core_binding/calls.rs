@@ -9,7 +9,7 @@ use super::core::PyCore;
 use super::value_error;
 
 /// A list of actions, or the event that was refused.
-pub type Actions<'py> = PyResult<Bound<'py, PyList>>;
+pub type Actions = PyResult<Py<PyList>>;
 
 /// The hash chain of a scanned request; whatever offers `chain()` will do.
 pub fn chain_of(body: &Bound<'_, PyAny>) -> PyResult<Vec<u64>> {
@@ -18,18 +18,18 @@ pub fn chain_of(body: &Bound<'_, PyAny>) -> PyResult<Vec<u64>> {
 }
 
 impl PyCore {
-    pub(super) fn handle<'py>(&mut self, py: Python<'py>, now: u64, event: Event) -> Actions<'py> {
+    pub(super) fn handle(&mut self, py: Python<'_>, now: u64, event: Event) -> Actions {
         let taken = self.core.handle(now, event);
         let actions = self.drain(py)?;
         taken.map_err(value_error)?;
         Ok(actions)
     }
 
-    pub(super) fn drain<'py>(&mut self, py: Python<'py>) -> Actions<'py> {
+    pub(super) fn drain(&mut self, py: Python<'_>) -> Actions {
         let actions = PyList::empty(py);
         while let Some(action) = self.core.poll_action() {
             actions.append(to_python(py, action)?)?;
         }
-        Ok(actions)
+        Ok(actions.unbind())
     }
 }

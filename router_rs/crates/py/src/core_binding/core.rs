@@ -17,10 +17,7 @@ use pyo3::types::{PyBytes, PyDict};
 
 use super::calls::{Actions, chain_of};
 use super::value_error;
-use super::views::{move_dict, trajectory_dict, worker_dict};
-
-/// (trajectory, remaining, sigma, context tokens, generated, home).
-type ActiveRow = (u64, u64, Option<f64>, u64, u64, Option<u64>);
+use super::views::{ActiveRow, active_rows, move_dict, stats_dict, trajectory_dict, worker_dict};
 
 #[pyclass(name = "Core", module = "heddle_core._native")]
 pub struct PyCore {
@@ -40,9 +37,9 @@ impl PyCore {
     }
 
     #[pyo3(signature = (now, worker, generation, *, degree, slots, kv_tokens, has_priority, profile_json=None, transfer_tokens_per_s=None, transfer_setup_us=0, weights=0))]
-    fn worker_up<'py>(
+    fn worker_up(
         &mut self,
-        py: Python<'py>,
+        py: Python<'_>,
         now: u64,
         worker: u64,
         generation: u64,
@@ -54,7 +51,7 @@ impl PyCore {
         transfer_tokens_per_s: Option<f64>,
         transfer_setup_us: u64,
         weights: u64,
-    ) -> Actions<'py> {
+    ) -> Actions {
         let profile = profile_json
             .map(Profile::from_json)
             .transpose()
@@ -76,47 +73,41 @@ impl PyCore {
         self.handle(py, now, Event::WorkerUp(up))
     }
 
-    fn worker_draining<'py>(
+    fn worker_draining(
         &mut self,
-        py: Python<'py>,
+        py: Python<'_>,
         now: u64,
         worker: u64,
         generation: u64,
-    ) -> Actions<'py> {
+    ) -> Actions {
         self.handle(py, now, Event::WorkerDraining { worker, generation })
     }
 
-    fn worker_down<'py>(
-        &mut self,
-        py: Python<'py>,
-        now: u64,
-        worker: u64,
-        generation: u64,
-    ) -> Actions<'py> {
+    fn worker_down(&mut self, py: Python<'_>, now: u64, worker: u64, generation: u64) -> Actions {
         self.handle(py, now, Event::WorkerDown { worker, generation })
     }
 
-    fn worker_removed<'py>(
+    fn worker_removed(
         &mut self,
-        py: Python<'py>,
+        py: Python<'_>,
         now: u64,
         worker: u64,
         generation: u64,
-    ) -> Actions<'py> {
+    ) -> Actions {
         self.handle(py, now, Event::WorkerRemoved { worker, generation })
     }
 
     #[pyo3(signature = (now, worker, generation, *, running, waiting, kv_used))]
-    fn load_report<'py>(
+    fn load_report(
         &mut self,
-        py: Python<'py>,
+        py: Python<'_>,
         now: u64,
         worker: u64,
         generation: u64,
         running: u32,
         waiting: u32,
         kv_used: u64,
-    ) -> Actions<'py> {
+    ) -> Actions {
         self.handle(
             py,
             now,
@@ -131,18 +122,18 @@ impl PyCore {
     }
 
     #[pyo3(signature = (now, step, trajectory, *, group, prompt_tokens, body=None, pinned_worker=None, bound=false))]
-    fn step_arrived<'py>(
+    fn step_arrived(
         &mut self,
-        py: Python<'py>,
+        py: Python<'_>,
         now: u64,
         step: u64,
         trajectory: u64,
         group: Option<u64>,
         prompt_tokens: u64,
-        body: Option<&Bound<'py, PyAny>>,
+        body: Option<&Bound<'_, PyAny>>,
         pinned_worker: Option<u64>,
         bound: bool,
-    ) -> Actions<'py> {
+    ) -> Actions {
         let chain = match body {
             Some(body) if self.core.policy().placement.variant().reads_chain() => chain_of(body)?,
             _ => Vec::new(),
@@ -160,9 +151,9 @@ impl PyCore {
     }
 
     #[pyo3(signature = (now, step, trajectory, *, group, prompt_tokens, worker, generation, level, running_us, streaming))]
-    fn step_adopted<'py>(
+    fn step_adopted(
         &mut self,
-        py: Python<'py>,
+        py: Python<'_>,
         now: u64,
         step: u64,
         trajectory: u64,
@@ -173,7 +164,7 @@ impl PyCore {
         level: u8,
         running_us: u64,
         streaming: bool,
-    ) -> Actions<'py> {
+    ) -> Actions {
         let adopted = StepAdopted {
             step,
             trajectory,
@@ -188,23 +179,23 @@ impl PyCore {
         self.handle(py, now, Event::StepAdopted(adopted))
     }
 
-    fn first_byte<'py>(&mut self, py: Python<'py>, now: u64, step: u64) -> Actions<'py> {
+    fn first_byte(&mut self, py: Python<'_>, now: u64, step: u64) -> Actions {
         self.handle(py, now, Event::FirstByte { step })
     }
 
-    fn step_aborting<'py>(&mut self, py: Python<'py>, now: u64, step: u64) -> Actions<'py> {
+    fn step_aborting(&mut self, py: Python<'_>, now: u64, step: u64) -> Actions {
         self.handle(py, now, Event::StepAborting { step })
     }
 
-    fn attempt_failed<'py>(
+    fn attempt_failed(
         &mut self,
-        py: Python<'py>,
+        py: Python<'_>,
         now: u64,
         step: u64,
         worker: u64,
         generation: u64,
         kind: &str,
-    ) -> Actions<'py> {
+    ) -> Actions {
         let kind = FailureKind::from_name(kind)
             .ok_or_else(|| value_error(format!("kind: {kind:?} is no kind of failure")))?;
         self.handle(
@@ -220,16 +211,16 @@ impl PyCore {
     }
 
     #[pyo3(signature = (now, step, outcome, *, prompt_tokens, output_tokens, cached_tokens))]
-    fn step_ended<'py>(
+    fn step_ended(
         &mut self,
-        py: Python<'py>,
+        py: Python<'_>,
         now: u64,
         step: u64,
         outcome: &str,
         prompt_tokens: u64,
         output_tokens: u64,
         cached_tokens: u64,
-    ) -> Actions<'py> {
+    ) -> Actions {
         let outcome = Outcome::from_name(outcome)
             .ok_or_else(|| value_error(format!("outcome: {outcome:?} is no outcome of a step")))?;
         let ended = StepEnded {
@@ -243,15 +234,15 @@ impl PyCore {
     }
 
     #[pyo3(signature = (now, trajectory, *, group, mean, sigma))]
-    fn trajectory_expected<'py>(
+    fn trajectory_expected(
         &mut self,
-        py: Python<'py>,
+        py: Python<'_>,
         now: u64,
         trajectory: u64,
         group: Option<u64>,
         mean: f64,
         sigma: f64,
-    ) -> Actions<'py> {
+    ) -> Actions {
         let expected = Event::TrajectoryExpected {
             trajectory,
             group,
@@ -262,15 +253,15 @@ impl PyCore {
     }
 
     #[pyo3(signature = (now, trajectory, mean, sigma, *, gap_us=None))]
-    fn predicted<'py>(
+    fn predicted(
         &mut self,
-        py: Python<'py>,
+        py: Python<'_>,
         now: u64,
         trajectory: u64,
         mean: f64,
         sigma: f64,
         gap_us: Option<u64>,
-    ) -> Actions<'py> {
+    ) -> Actions {
         self.handle(
             py,
             now,
@@ -283,12 +274,12 @@ impl PyCore {
         )
     }
 
-    fn install_plan<'py>(&mut self, py: Python<'py>, now: u64, plan_json: &str) -> Actions<'py> {
+    fn install_plan(&mut self, py: Python<'_>, now: u64, plan_json: &str) -> Actions {
         let plan = PlanSpec::from_json(plan_json).map_err(value_error)?;
         self.handle(py, now, Event::InstallPlan(plan))
     }
 
-    fn set_policy<'py>(&mut self, py: Python<'py>, now: u64, policy_json: &str) -> Actions<'py> {
+    fn set_policy(&mut self, py: Python<'_>, now: u64, policy_json: &str) -> Actions {
         let policy = self
             .core
             .policy()
@@ -297,24 +288,19 @@ impl PyCore {
         self.handle(py, now, Event::SetPolicy(Box::new(policy)))
     }
 
-    fn trajectory_finished<'py>(
-        &mut self,
-        py: Python<'py>,
-        now: u64,
-        trajectory: u64,
-    ) -> Actions<'py> {
+    fn trajectory_finished(&mut self, py: Python<'_>, now: u64, trajectory: u64) -> Actions {
         self.handle(py, now, Event::TrajectoryFinished { trajectory })
     }
 
     #[pyo3(signature = (now, trajectory, to_worker, *, within_us=None))]
-    fn migration_asked<'py>(
+    fn migration_asked(
         &mut self,
-        py: Python<'py>,
+        py: Python<'_>,
         now: u64,
         trajectory: u64,
         to_worker: u64,
         within_us: Option<u64>,
-    ) -> Actions<'py> {
+    ) -> Actions {
         let asked = Event::MigrationAsked {
             trajectory,
             to: to_worker,
@@ -323,40 +309,34 @@ impl PyCore {
         self.handle(py, now, asked)
     }
 
-    fn dispatch_paused<'py>(&mut self, py: Python<'py>, now: u64, paused: bool) -> Actions<'py> {
+    fn dispatch_paused(&mut self, py: Python<'_>, now: u64, paused: bool) -> Actions {
         self.handle(py, now, Event::DispatchPaused { paused })
     }
 
-    fn migration_landed<'py>(
+    fn migration_landed(
         &mut self,
-        py: Python<'py>,
+        py: Python<'_>,
         now: u64,
         migration: u64,
         tokens: u64,
-    ) -> Actions<'py> {
+    ) -> Actions {
         self.handle(py, now, Event::MigrationLanded { migration, tokens })
     }
 
-    fn migration_failed<'py>(
-        &mut self,
-        py: Python<'py>,
-        now: u64,
-        migration: u64,
-        why: &str,
-    ) -> Actions<'py> {
+    fn migration_failed(&mut self, py: Python<'_>, now: u64, migration: u64, why: &str) -> Actions {
         let why = MigrationFailure::from_name(why)
             .ok_or_else(|| value_error(format!("why: {why:?} is no failure of a migration")))?;
         self.handle(py, now, Event::MigrationFailed { migration, why })
     }
 
-    fn weights_updated<'py>(
+    fn weights_updated(
         &mut self,
-        py: Python<'py>,
+        py: Python<'_>,
         now: u64,
         worker: u64,
         generation: u64,
         weights: u64,
-    ) -> Actions<'py> {
+    ) -> Actions {
         let updated = Event::WeightsUpdated {
             worker,
             generation,
@@ -369,7 +349,7 @@ impl PyCore {
         self.core.poll_timeout()
     }
 
-    fn handle_timeout<'py>(&mut self, py: Python<'py>, now: u64) -> Actions<'py> {
+    fn handle_timeout(&mut self, py: Python<'_>, now: u64) -> Actions {
         self.core.handle_timeout(now);
         self.drain(py)
     }
@@ -388,20 +368,7 @@ impl PyCore {
     }
 
     fn active_views(&self) -> Vec<ActiveRow> {
-        self.core
-            .active_views()
-            .into_iter()
-            .map(|view| {
-                (
-                    view.trajectory,
-                    view.remaining,
-                    view.sigma,
-                    view.context_tokens,
-                    view.generated,
-                    view.home,
-                )
-            })
-            .collect()
+        active_rows(&self.core)
     }
 
     fn worker_views<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
@@ -418,11 +385,7 @@ impl PyCore {
     }
 
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let dict = PyDict::new(py);
-        for (name, value) in self.core.stats() {
-            dict.set_item(name, value)?;
-        }
-        Ok(dict)
+        stats_dict(py, &self.core)
     }
 
     fn audit(&self, py: Python<'_>) -> Vec<String> {

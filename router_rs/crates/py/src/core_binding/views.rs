@@ -1,9 +1,13 @@
-//! What the core shows of itself, as dictionaries.
+//! What the core shows of itself, as dictionaries; what is read often, as tuples.
 
+use heddle_core::Core;
 use heddle_core::migration::Move;
 use heddle_core::view::{StepView, TrajectoryView, WorkerView};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
+
+/// (trajectory, remaining, sigma, context tokens, generated, home).
+pub type ActiveRow = (u64, u64, Option<f64>, u64, u64, Option<u64>);
 
 /// A dictionary of fields of the same name.
 macro_rules! dict_of {
@@ -98,5 +102,29 @@ pub fn move_dict<'py>(py: Python<'py>, one: &Move) -> PyResult<Bound<'py, PyDict
     dict.set_item("to_worker", one.to.worker)?;
     dict.set_item("asked_by", one.asker.name())?;
     dict.set_item("state", one.state.name())?;
+    Ok(dict)
+}
+
+pub fn active_rows(core: &Core) -> Vec<ActiveRow> {
+    core.active_views()
+        .into_iter()
+        .map(|view| {
+            (
+                view.trajectory,
+                view.remaining,
+                view.sigma,
+                view.context_tokens,
+                view.generated,
+                view.home,
+            )
+        })
+        .collect()
+}
+
+pub fn stats_dict<'py>(py: Python<'py>, core: &Core) -> PyResult<Bound<'py, PyDict>> {
+    let dict = PyDict::new(py);
+    for (name, value) in core.stats() {
+        dict.set_item(name, value)?;
+    }
     Ok(dict)
 }
