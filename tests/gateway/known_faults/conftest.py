@@ -79,6 +79,16 @@ def chat_body() -> Callable[..., dict[str, Any]]:
 
 
 @pytest.fixture
+def connect_to() -> Callable[[str, int], Awaitable[RawLine]]:
+    """``await connect_to(host, port)``: a connection on the running loop, which the test cuts."""
+
+    async def open_line(host: str, port: int) -> RawLine:
+        return RawLine(*await asyncio.open_connection(host, port))
+
+    return open_line
+
+
+@pytest.fixture
 async def connect() -> AsyncIterator[Callable[[str], Awaitable[RawLine]]]:
     """``await connect(gateway.url)``: a connection, cut at the end of the test if it still stands."""
     lines: list[RawLine] = []
