@@ -114,7 +114,6 @@ def show_trajectory(
         print_json(detail)
         return
     one = detail["trajectory"]
-    outcomes = ", ".join(f"{count} {name}" for name, count in one["outcomes"].items())
     cached = share(one["cached_tokens"], one["prompt_tokens"])
     remaining = one["predicted_remaining"]
     print_facts(
@@ -127,7 +126,8 @@ def show_trajectory(
             ("source", one["source"]),
             ("model", one["model"]),
             ("worker", one["worker"]),
-            ("steps", f"{one['steps']} ({outcomes or 'none ended'}), {one['live_steps']} live"),
+            ("steps", one["steps"]),
+            ("requests", _requests(one["outcomes"], one["live_steps"])),
             ("segments", one["segments"] if one["segments"] > 1 else None),
             (
                 "tokens",
@@ -169,6 +169,13 @@ def show_trajectory(
                 for step in detail["steps"]["items"]
             ),
         )
+
+
+def _requests(outcomes: dict[str, int], live: int) -> str:
+    """A step that its client sends again is another request, with an end of its own."""
+    counts = {**outcomes, "live": live}
+    found = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
+    return f"{sum(counts.values())} ({found})" if found else "0"
 
 
 @app.command("finish")

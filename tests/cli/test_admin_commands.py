@@ -52,7 +52,7 @@ def test_options_narrow_the_list(admin: Any, options: list[str], found: list[str
 
 def test_a_trajectory_is_shown_with_its_steps(admin: Any) -> None:
     text = admin("trajectories", "show", "a/b:c%2F")
-    assert "steps       3 (3 done), 0 live" in text
+    assert "steps       3\nrequests    3 (3 done)\n" in text
     assert "tokens      300 prompt (50% cached), 21 output" in text
     last = text.splitlines()[-1].split()
     assert last == ["2", "done", "100", "50%", "7", "0.50", "0.25", "w1", "tool_calls", "bash"]

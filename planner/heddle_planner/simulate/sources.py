@@ -41,7 +41,7 @@ class Source:
             )
         path = Path(self.name)
         if not path.is_file():
-            raise SourceError(f"--workload: {self.name} is no file and none of {', '.join(DOMAINS)}")
+            raise SourceError(f"workload {self.name!r}: is no file and none of {', '.join(DOMAINS)}")
         records = load_records(path)
         if self.model is not None:
             records = with_forecasts(records, path, self.model)
@@ -57,5 +57,7 @@ class Source:
         """The same, cut to a context of so many tokens. Raises SourceError when nothing is left."""
         cut = cut_all(self.draw(trajectories=trajectories, seed=seed), context)
         if not cut.scripts:
-            raise SourceError(f"--workload: no trajectory's first step fits a context of {context} tokens")
+            raise SourceError(
+                f"workload {self.name!r}: no trajectory's first step fits a context of {context} tokens"
+            )
         return cut
