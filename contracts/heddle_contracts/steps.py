@@ -4,6 +4,7 @@ One record per step, always: also for steps that were rejected, aborted or lost.
 """
 
 from enum import StrEnum
+from typing import Protocol
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -18,6 +19,25 @@ class Outcome(StrEnum):
     WORKER_ERROR = "worker_error"
     REJECTED = "rejected"
     TIMED_OUT = "timed_out"
+
+
+class StepIdentity(Protocol):
+    """Whose a step is, as StepRecord says it of one that has ended."""
+
+    @property
+    def trajectory_id(self) -> str: ...
+    @property
+    def source(self) -> str: ...
+    @property
+    def group_id(self) -> str | None: ...
+    @property
+    def sample(self) -> int | None: ...
+    @property
+    def parent_id(self) -> str | None: ...
+    @property
+    def step(self) -> int: ...
+    @property
+    def segment(self) -> int: ...
 
 
 class StepRecord(BaseModel):

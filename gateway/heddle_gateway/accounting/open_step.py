@@ -7,7 +7,7 @@ the worker's own usage where there was one, else the number of chunks that were 
 import time
 from typing import Final, Protocol
 
-from heddle_contracts.steps import Outcome
+from heddle_contracts.steps import Outcome, StepIdentity
 
 from heddle_gateway.accounting.ended_step import EndedStep
 from heddle_gateway.accounting.endings import LEGAL_MOVES, StepPhase
@@ -21,23 +21,9 @@ class StepEndedTwice(RuntimeError):
     """A second ending of one step: a defect of the gateway, never of a client or worker."""
 
 
-class Who(Protocol):
+class Who(StepIdentity, Protocol):
     """What identity says of a step."""
 
-    @property
-    def trajectory_id(self) -> str: ...
-    @property
-    def source(self) -> str: ...
-    @property
-    def group_id(self) -> str | None: ...
-    @property
-    def sample(self) -> int | None: ...
-    @property
-    def parent_id(self) -> str | None: ...
-    @property
-    def step(self) -> int: ...
-    @property
-    def segment(self) -> int: ...
     @property
     def retry_of_step(self) -> bool: ...
 

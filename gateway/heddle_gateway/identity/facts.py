@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from heddle_contracts.steps import StepIdentity
 from heddle_core import Scan
 
 
@@ -40,22 +41,8 @@ class Said(NamedTuple):
     final: bool
 
 
-class Known(Protocol):
+class Known(StepIdentity, Protocol):
     """A step that was recognised (heddle_core.Identity, or what another process says of one)."""
 
     @property
-    def trajectory_id(self) -> str: ...
-    @property
-    def source(self) -> str: ...
-    @property
-    def group_id(self) -> str | None: ...
-    @property
-    def sample(self) -> int | None: ...
-    @property
-    def parent_id(self) -> str | None: ...
-    @property
     def final(self) -> bool: ...
-    @property
-    def step(self) -> int: ...
-    @property
-    def segment(self) -> int: ...

@@ -9,29 +9,12 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
-from typing import Final, Protocol
+from typing import Final
+
+from heddle_contracts.steps import StepIdentity
 
 ANNOUNCED_TENANT: Final = "\0announced"
 """Stands for the caller of a trajectory that has not come yet; no hash of a key is like it."""
-
-
-class Who(Protocol):
-    """What identity says of a request's trajectory."""
-
-    @property
-    def trajectory_id(self) -> str: ...
-    @property
-    def source(self) -> str: ...
-    @property
-    def group_id(self) -> str | None: ...
-    @property
-    def sample(self) -> int | None: ...
-    @property
-    def parent_id(self) -> str | None: ...
-    @property
-    def step(self) -> int: ...
-    @property
-    def segment(self) -> int: ...
 
 
 @dataclass(slots=True)
@@ -107,7 +90,7 @@ class Directory:
         """Workers that trajectories of an earlier process had their KV on and have not come back to."""
         return set(self._returning.values())
 
-    def open(self, who: Who, *, tenant: str, model: str | None) -> LiveTrajectory:
+    def open(self, who: StepIdentity, *, tenant: str, model: str | None) -> LiveTrajectory:
         """The entry of this request's trajectory, made if there is none, marked as seen now."""
         key = (tenant, who.trajectory_id)
         now = time.time()
