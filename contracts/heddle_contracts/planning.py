@@ -351,11 +351,27 @@ class Activated(_Contract):
     fleet: tuple[str, ...] = Field(description="Which live worker has which share.")
 
 
+class EventKind(StrEnum):
+    """What ``GET /admin/v1/events`` tells of: what the core wants done and is told, what becomes of plans."""
+
+    DISPATCH = "dispatch"
+    REJECT = "reject"
+    WITHDRAW = "withdraw"
+    EXPIRE = "expire"
+    MIGRATE = "migrate"
+    CANCEL_MIGRATION = "cancel_migration"
+    PREDICTED = "predicted"
+    PLAN_INSTALLED = "plan_installed"
+    PLAN_ACTIVATED = "plan_activated"
+    PLAN_EXPIRED = "plan_expired"
+    PLAN_FAILED = "plan_failed"
+
+
 class DecisionEvent(_Contract):
     """One ``data:`` line of ``GET /admin/v1/events``; fields that do not apply are left out."""
 
     at: float
-    kind: str
+    kind: EventKind
     trajectory_id: str | None = None
     worker: str | None = None
     facts: dict[str, Any] = {}

@@ -31,8 +31,9 @@ from heddle_gateway.fleet.tuning import FleetTuning
 from heddle_gateway.heddle_app import HeddleApp, StartError
 from heddle_gateway.identity import TrajectoryBook
 from heddle_gateway.live.directory import Directory, LiveTrajectory
-from heddle_gateway.live.driver import Driver, PolicyRefused, new_core
+from heddle_gateway.live.driver import Driver
 from heddle_gateway.live.journal import JournalWriter
+from heddle_gateway.live.policy import PolicyRefused, new_core
 from heddle_gateway.moving import MovingKv
 from heddle_gateway.peering import Peering, process_name
 from heddle_gateway.planning import Planning

@@ -27,7 +27,7 @@ class MovingKv:
         self._client = httpx.AsyncClient(
             timeout=httpx.Timeout(ANSWER_TIMEOUT_S, connect=CONNECT_TIMEOUT_S), trust_env=False
         )
-        self._links = ShimLinks(self._client, driver.worker_linked)
+        self._links = ShimLinks(self._client, driver.workers.linked)
         self._mover = Mover(self._links, self._client, names)
         self._mover.reports = driver
         self._mover.record = record

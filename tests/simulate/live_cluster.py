@@ -14,7 +14,8 @@ from typing import Any, Final
 
 from heddle_core import Dispatch, scan_body
 from heddle_gateway.live.directory import Directory, LiveTrajectory
-from heddle_gateway.live.driver import Driver, new_core
+from heddle_gateway.live.driver import Driver
+from heddle_gateway.live.policy import new_core
 from heddle_shim.emulator.clock import Timer
 from heddle_shim.emulator.driver import EngineDriver
 from heddle_shim.emulator.engine import Engine
@@ -109,10 +110,10 @@ class LiveCluster:
     async def run(self) -> bytes:
         """Every agent to its end; the core's journal."""
         for worker, degree in enumerate(self.case.degrees):
-            self.driver.worker_up(Facts(worker, degree, self.case.slots, self.case.kv_tokens))
+            self.driver.workers.up(Facts(worker, degree, self.case.slots, self.case.kv_tokens))
             if self.case.link is not None:
                 rate, setup = self.case.link
-                self.driver.worker_linked(worker, 1, rate, round(1e6 * setup), None)
+                self.driver.workers.linked(worker, 1, rate, round(1e6 * setup), None)
         if self.case.shares:
             self.driver.install_plan(1, list(enumerate(self.case.shares)), ttl_ms=PLAN_TTL_MS)
         async with asyncio.TaskGroup() as agents:

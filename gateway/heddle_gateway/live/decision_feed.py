@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from heddle_contracts.planning import DecisionEvent
+from heddle_contracts.planning import DecisionEvent, EventKind
 
 CAPACITY: Final = 2_048
 """Events that wait for one onlooker."""
@@ -69,7 +69,7 @@ class DecisionFeed:
         return bool(self._subscriptions)
 
     def publish(
-        self, kind: str, *, trajectory_id: str | None = None, worker: str | None = None, **facts: Any
+        self, kind: EventKind, *, trajectory_id: str | None = None, worker: str | None = None, **facts: Any
     ) -> None:
         """Costs nothing but a look where nobody is looking on."""
         if not self._subscriptions:

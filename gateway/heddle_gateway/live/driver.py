@@ -1,75 +1,30 @@
-"""Drives the decision core live: events in, actions carried out, one real timer that follows the core's own.
+"""Drives the decision core live: events in, actions carried out.
 
 Invariants: every call into the core is followed by carrying out all its actions; there are no locks (one
 event loop) and no counts here (they are asked of the core); each ticket is ended exactly once, by ``end``.
 """
 
-import asyncio
 import json
-import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from itertools import count
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any
 
+from heddle_contracts.planning import EventKind
 from heddle_core import CancelMigration, Core, Dispatch, Expire, Migrate, Reject, Scan, Withdraw
 
+from heddle_gateway.live.core_timer import MIN_TIMER_S, CoreTimer
 from heddle_gateway.live.decision_feed import DecisionFeed
 from heddle_gateway.live.decisions import FailureKind
 from heddle_gateway.live.directory import Directory, LiveTrajectory
+from heddle_gateway.live.moves_wanted import MoveRefused, MovesKv
+from heddle_gateway.live.onlookers import show
+from heddle_gateway.live.policy import PolicyRefused, laid_over, new_core
 from heddle_gateway.live.ticket import Ticket
+from heddle_gateway.live.workers import CoreWorkers
 
 if TYPE_CHECKING:
     from heddle_core import Action, MigrationFailure, Outcome
-
-log = logging.getLogger(__name__)
-
-# uvloop's timers have millisecond resolution; an earlier wake-up would only find nothing due.
-MIN_TIMER_S: Final = 0.001
-
-
-class PolicyRefused(ValueError):
-    """The core does not take this policy; the message names the field and what it may be."""
-
-
-class MoveRefused(ValueError):
-    """The core does not move this trajectory's KV there; the message names the field and why."""
-
-
-class MovesKv(Protocol):
-    """Carries moves of KV out and reports each one's end (live.mover.Mover)."""
-
-    def begin(self, action: Migrate, live: LiveTrajectory) -> None: ...
-    def cancel(self, action: CancelMigration) -> None: ...
-
-
-class WorkerFacts(Protocol):
-    """What the core needs to know of a worker (fleet.events.WorkerFacts)."""
-
-    @property
-    def worker_id(self) -> int: ...
-    @property
-    def generation(self) -> int: ...
-    @property
-    def name(self) -> str: ...
-    @property
-    def degree(self) -> int: ...
-    @property
-    def slots(self) -> int: ...
-    @property
-    def kv_tokens(self) -> int: ...
-    @property
-    def has_priority(self) -> bool: ...
-    @property
-    def weight_version(self) -> str | None: ...
-
-
-def new_core(policy: Mapping[str, Any], *, journal: bool) -> Core:
-    """Raises PolicyRefused. Fields that ``policy`` leaves out have the core's defaults."""
-    try:
-        return Core(json.dumps(policy) if policy else None, journal=journal)
-    except ValueError as error:
-        raise PolicyRefused(str(error)) from error
 
 
 def monotonic_micros() -> int:
@@ -77,7 +32,7 @@ def monotonic_micros() -> int:
 
 
 class Driver:
-    """One per process. Also the fleet's listener: worker events go straight to the core.
+    """One per process. ``workers`` takes what the fleet tells.
 
     ``max_trajectories`` bounds memory: beyond it the trajectory seen longest ago is finished.
     ``on_expire`` hears of each trajectory that is forgotten, and why: "idle" or "finished"; ``on_first_step``
@@ -97,21 +52,17 @@ class Driver:
     ) -> None:
         self._core = core
         self._clock = clock
-        self._least_timer_s = least_timer_s
         self._max_trajectories = max_trajectories
         self._on_expire = on_expire
         self._on_first_step = on_first_step
         self.feed = DecisionFeed()
         self._tickets: dict[int, Ticket] = {}
-        self._worker_ids: dict[str, int] = {}
-        self._facts: dict[int, WorkerFacts] = {}
-        self._weights: dict[str | None, int] = {}
+        self.workers = CoreWorkers(self._tell)
         self.mover: MovesKv | None = None
         self.on_orders: Callable[[], None] = lambda: None
         """Hears when an operator has changed the policy, or paused dispatch."""
         self._steps = count(1)
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_due = 0
+        self._timer = CoreTimer(lambda: self._tell(Core.handle_timeout), clock=clock, least_s=least_timer_s)
         self.directory = directory
 
     # ---------------------------------------------------------------- steps
@@ -203,8 +154,7 @@ class Driver:
         self._tickets.clear()
         self.directory.clear()
         self.close()
-        for facts in list(self._facts.values()):
-            self._tell_of(facts, facts.weight_version)
+        self.workers.tell_again()
         self._carry_out(self._core.dispatch_paused(self._clock(), is_paused))
 
     def _home_again(self, trajectory: LiveTrajectory, bound_to: int | None) -> int | None:
@@ -212,7 +162,7 @@ class Driver:
         home, trajectory.returns_to = trajectory.returns_to, None
         if bound_to is not None or home is None:
             return bound_to
-        return self._worker_ids.get(home)
+        return self.workers.id_of(home)
 
     def first_byte(self, ticket: Ticket) -> None:
         self._carry_out(self._core.first_byte(self._clock(), ticket.step))
@@ -254,76 +204,6 @@ class Driver:
         """The trajectory has ended; it is forgotten once its live steps are over."""
         self._carry_out(self._core.trajectory_finished(self._clock(), trajectory.handle))
 
-    # ---------------------------------------------------------------- fleet events
-
-    def worker_up(self, facts: WorkerFacts) -> None:
-        self._worker_ids[facts.name] = facts.worker_id
-        self._facts[facts.worker_id] = facts
-        self._tell_of(facts, facts.weight_version)
-
-    def worker_linked(
-        self, worker_id: int, generation: int, tokens_per_s: float, setup_us: int, weight_version: str | None
-    ) -> None:
-        """A worker that is up can move KV: so many tokens a second, and so long for a transfer of none."""
-        facts = self._facts.get(worker_id)
-        if facts is not None and facts.generation == generation:
-            self._tell_of(facts, weight_version, tokens_per_s, setup_us)
-
-    def weights_updated(self, worker_id: int, generation: int, weight_version: str) -> None:
-        """The KV there is void, and so is what its shim said; it has no link until it is asked again."""
-        number = self._number_of_weights(weight_version)
-        self._carry_out(self._core.weights_updated(self._clock(), worker_id, generation, number))
-        facts = self._facts.get(worker_id)
-        if facts is not None and facts.generation == generation:
-            self._tell_of(facts, weight_version)
-
-    def _tell_of(
-        self,
-        facts: WorkerFacts,
-        weight_version: str | None,
-        tokens_per_s: float | None = None,
-        setup_us: int = 0,
-    ) -> None:
-        self._carry_out(
-            self._core.worker_up(
-                self._clock(),
-                facts.worker_id,
-                facts.generation,
-                degree=facts.degree,
-                slots=facts.slots,
-                kv_tokens=facts.kv_tokens,
-                has_priority=facts.has_priority,
-                transfer_tokens_per_s=tokens_per_s,
-                transfer_setup_us=setup_us,
-                weights=self._number_of_weights(weight_version),
-            )
-        )
-
-    def _number_of_weights(self, version: str | None) -> int:
-        return self._weights.setdefault(version, len(self._weights))
-
-    def worker_draining(self, worker_id: int, generation: int) -> None:
-        self._facts.pop(worker_id, None)  # What is found out of it later must not bring it back.
-        self._carry_out(self._core.worker_draining(self._clock(), worker_id, generation))
-
-    def worker_down(self, worker_id: int, generation: int) -> None:
-        self._facts.pop(worker_id, None)
-        self._carry_out(self._core.worker_down(self._clock(), worker_id, generation))
-
-    def worker_removed(self, worker_id: int, generation: int) -> None:
-        self._facts.pop(worker_id, None)
-        self._worker_ids = {name: known for name, known in self._worker_ids.items() if known != worker_id}
-        self._carry_out(self._core.worker_removed(self._clock(), worker_id, generation))
-
-    def load_report(
-        self, worker_id: int, generation: int, *, running: int, waiting: int, kv_used: int
-    ) -> None:
-        self._carry_out(
-            self._core.load_report(
-                self._clock(), worker_id, generation, running=running, waiting=waiting, kv_used=kv_used
-            )
-        )
-
     # ---------------------------------------------------------------- knowledge
 
     def predicted(
@@ -335,7 +215,7 @@ class Driver:
         gap_us = None if gap_s is None else round(1e6 * gap_s)
         self._carry_out(self._core.predicted(self._clock(), trajectory.handle, mean, sigma, gap_us=gap_us))
         self.feed.publish(
-            "predicted", trajectory_id=trajectory.trajectory_id, mean=mean, sigma=sigma, gap_s=gap_s
+            EventKind.PREDICTED, trajectory_id=trajectory.trajectory_id, mean=mean, sigma=sigma, gap_s=gap_s
         )
 
     def expect(self, trajectory: LiveTrajectory, *, mean: float, sigma: float) -> None:
@@ -355,7 +235,7 @@ class Driver:
         partition = [{"worker": worker, "size": size} for worker, size in shares]
         spec = {"version": serial, "partition": partition, "ttl_ms": ttl_ms}
         self._carry_out(self._core.install_plan(self._clock(), json.dumps(spec)))
-        self.feed.publish("plan_installed", serial=serial, shares=partition, ttl_ms=ttl_ms)
+        self.feed.publish(EventKind.PLAN_INSTALLED, serial=serial, shares=partition, ttl_ms=ttl_ms)
 
     def active(self) -> list[tuple[int, int, float | None, int, int, int | None]]:
         """Of each active trajectory: (handle, remaining tokens, sigma of its prediction, context tokens,
@@ -418,7 +298,7 @@ class Driver:
         PolicyRefused.
         """
         try:
-            actions = self._core.set_policy(self._clock(), json.dumps(_laid_over(self.policy(), change)))
+            actions = self._core.set_policy(self._clock(), json.dumps(laid_over(self.policy(), change)))
         except ValueError as error:
             raise PolicyRefused(str(error)) from error
         self._carry_out(actions)
@@ -456,16 +336,17 @@ class Driver:
 
     def close(self) -> None:
         """Stops the timer; held steps stay held, so end their tasks first."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._timer.close()
 
     # ---------------------------------------------------------------- inside
+
+    def _tell(self, call: "Callable[[Core, int], Iterable[Action]]") -> None:
+        self._carry_out(call(self._core, self._clock()))
 
     def _carry_out(self, actions: "Iterable[Action]") -> None:
         for action in actions:
             if self.feed.watched:
-                self._show(action)
+                show(self.feed, action, self._trajectory_of(action))
             match action:
                 case Dispatch() | Reject():
                     ticket = self._tickets.get(action.step)
@@ -486,49 +367,13 @@ class Driver:
                     live = self.directory.forget(action.trajectory)
                     if live is not None:
                         self._on_expire(live, action.reason)
-        self._follow_the_core()
+        self._timer.follow(self._core.poll_timeout())
 
-    def _show(self, action: "Action") -> None:
-        """Tells onlookers of an action; workers are named by id here."""
+    def _trajectory_of(self, action: "Action") -> LiveTrajectory | None:
         handle = getattr(action, "trajectory", None)
         if handle is None and (ticket := self._tickets.get(getattr(action, "step", 0))) is not None:
             handle = ticket.handle
-        live = self.directory.by_handle(handle) if handle is not None else None
-        names = (
-            "step",
-            "worker",
-            "generation",
-            "level",
-            "priority",
-            "attempt",
-            "status",
-            "reason",
-            "migration",
-            "tokens",
-        )
-        facts = {name: getattr(action, name) for name in names if hasattr(action, name)}
-        worker = facts.pop("worker", None)
-        self.feed.publish(
-            type(action).__name__.lower(),
-            trajectory_id=live.trajectory_id if live is not None else None,
-            worker=None if worker is None else str(worker),
-            **facts,
-        )
-
-    def _follow_the_core(self) -> None:
-        """Keeps the one timer no later than the core's next; an early one is cheaper than moving it back."""
-        due = self._core.poll_timeout()
-        if due is None or (self._timer is not None and self._timer_due <= due):
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-        wait = max(self._least_timer_s, (due - self._clock()) / 1e6)
-        self._timer_due = due
-        self._timer = asyncio.get_running_loop().call_later(wait, self._on_timer)
-
-    def _on_timer(self) -> None:
-        self._timer = None
-        self._carry_out(self._core.handle_timeout(self._clock()))
+        return self.directory.by_handle(handle) if handle is not None else None
 
     def _retire_the_oldest(self) -> None:
         oldest = self.directory.oldest()
@@ -538,14 +383,3 @@ class Driver:
         if self.directory.by_handle(oldest.handle) is not None:
             # It has live steps and goes with the last of them; the next one asked shall be another.
             self.directory.put_last(oldest)
-
-
-def _laid_over(base: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
-    """``base`` with the fields of ``change``; objects inside are merged the same way."""
-    merged = dict(base)
-    for name, value in change.items():
-        below = merged.get(name)
-        merged[name] = (
-            _laid_over(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
-        )
-    return merged

@@ -25,6 +25,7 @@ from heddle_contracts.planning import (
     Activated,
     ActivatedBy,
     ActiveTrajectory,
+    EventKind,
     Plan,
     PlanCompute,
     PlanMaking,
@@ -224,7 +225,7 @@ class PlanKeeper:
         self._record(PlanRecord(put, self.book.lengths(version)))
         self._activated += 1
         self._on_event(
-            "plan_activated",
+            EventKind.PLAN_ACTIVATED,
             version=version,
             placement=plan.placement,
             making=plan.making,
@@ -293,7 +294,7 @@ class PlanKeeper:
                 self.activate(plan.version, by="planner")
         except (NoPlanner, PlannerRefused, DoesNotFit) as error:
             log.warning("no new plan: %s", error)
-            self._on_event("plan_failed", reason=reason, why=str(error))
+            self._on_event(EventKind.PLAN_FAILED, reason=reason, why=str(error))
 
     def may_place(self) -> bool:
         """Whether the placement in force is the default or what a plan has put there."""
@@ -307,7 +308,7 @@ class PlanKeeper:
         self._expired += 1
         if self.may_place():
             self._place(plan.fallback_placement)
-        self._on_event("plan_expired", version=plan.version, placement=plan.fallback_placement)
+        self._on_event(EventKind.PLAN_EXPIRED, version=plan.version, placement=plan.fallback_placement)
         log.warning("plan %s has expired; placement is %s", plan.version, plan.fallback_placement)
 
     # ---------------------------------------------------------------- inside

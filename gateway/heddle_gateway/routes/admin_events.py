@@ -6,7 +6,7 @@ from typing import Annotated, Final
 
 from fastapi import APIRouter, Query
 from fastapi.responses import StreamingResponse
-from heddle_contracts.planning import DecisionEvent
+from heddle_contracts.planning import DecisionEvent, EventKind
 
 from heddle_gateway.live.decision_feed import DecisionFeed, Subscription, TooManyOnlookers
 from heddle_gateway.routes.admin_problem import AdminProblem, ProblemRoute, Problems, problems
@@ -38,10 +38,7 @@ def events_router(feed: DecisionFeed, worker_name: Callable[[int], str | None]) 
     )
     async def events(
         kind: Annotated[
-            list[str] | None,
-            Query(
-                description="Only these: dispatch, reject, withdraw, expire, predicted, plan_activated, ..."
-            ),
+            list[EventKind] | None, Query(description="Only these; may be given more than once.")
         ] = None,
     ) -> StreamingResponse:
         """A reader that is too slow misses the oldest events and is told how many (``event: missed``)."""
@@ -68,7 +65,7 @@ def events_router(feed: DecisionFeed, worker_name: Callable[[int], str | None]) 
 
 
 async def _told(
-    subscription: Subscription, kinds: frozenset[str], worker_name: Callable[[int], str | None]
+    subscription: Subscription, kinds: frozenset[EventKind], worker_name: Callable[[int], str | None]
 ) -> AsyncIterator[str]:
     yield ": decisions of the core\n\n"
     while (events := await subscription.take(HEARTBEAT_S)) is not None:

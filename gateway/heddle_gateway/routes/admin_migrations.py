@@ -16,7 +16,7 @@ from heddle_contracts.migrations import Move, MoveAsk, MoveFilter, MoveList, Mov
 
 from heddle_gateway.fleet.worker import WorkerView
 from heddle_gateway.live.directory import Directory, LiveTrajectory
-from heddle_gateway.live.driver import MoveRefused
+from heddle_gateway.live.moves_wanted import MoveRefused
 from heddle_gateway.routes.admin_problem import AdminProblem, ProblemRoute, problems
 from heddle_gateway.store.engine import StoreError
 

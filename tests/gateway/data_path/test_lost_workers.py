@@ -327,7 +327,7 @@ async def test_a_worker_taken_out_by_its_probes_gives_its_steps_back(
     victim, other = (hung, good) if hung.received else (good, hung)
     other.script = None
     view = next(view for view in gateway.parts.fleet.list() if view.url == victim.url)
-    gateway.parts.driver.worker_down(view.worker_id, view.generation)
+    gateway.parts.driver.workers.down(view.worker_id, view.generation)
     assert (await call).status_code == 200
     assert victim.received[0].client_left.is_set()
     await until(lambda: victim.aborts, "the abort at the hung worker")

@@ -11,8 +11,10 @@ import pytest
 from heddle_core import replay, scan_body
 from heddle_gateway.live.decisions import Dispatch, Reject
 from heddle_gateway.live.directory import Directory, LiveTrajectory
-from heddle_gateway.live.driver import Driver, MoveRefused, PolicyRefused, new_core
+from heddle_gateway.live.driver import Driver
 from heddle_gateway.live.journal import JournalWriter
+from heddle_gateway.live.moves_wanted import MoveRefused
+from heddle_gateway.live.policy import PolicyRefused, new_core
 
 Until = Callable[..., Awaitable[None]]
 SCAN = scan_body(b'{"messages":[{"role":"user","content":"hi"}]}', "chat")
@@ -74,7 +76,7 @@ class Bench:
 
 async def test_a_free_worker_is_decided_at_once_without_a_wait() -> None:
     bench = Bench()
-    bench.driver.worker_up(Facts())
+    bench.driver.workers.up(Facts())
     ticket = bench.arrive()
     assert isinstance(ticket.decision, Dispatch)
     assert (ticket.decision.worker, ticket.decision.generation, ticket.decision.attempt) == (1, 1, 1)
@@ -85,7 +87,7 @@ async def test_a_free_worker_is_decided_at_once_without_a_wait() -> None:
 
 async def test_a_held_step_is_decided_when_a_slot_comes_free() -> None:
     bench = Bench()
-    bench.driver.worker_up(Facts())
+    bench.driver.workers.up(Facts())
     first, second = bench.arrive("a"), bench.arrive("b")
     assert second.decision is None
     waiting = asyncio.create_task(second.decided())
@@ -108,11 +110,11 @@ async def test_without_a_worker_a_step_is_rejected() -> None:
 
 async def test_a_lost_worker_takes_its_attempts_back_and_they_go_elsewhere() -> None:
     bench = Bench()
-    bench.driver.worker_up(Facts(worker_id=1))
-    bench.driver.worker_up(Facts(worker_id=2))
+    bench.driver.workers.up(Facts(worker_id=1))
+    bench.driver.workers.up(Facts(worker_id=2))
     ticket = bench.arrive()
     gone = ticket.decision
-    bench.driver.worker_down(gone.worker, gone.generation)
+    bench.driver.workers.down(gone.worker, gone.generation)
     assert bench.withdrawn == [ticket.step]
     bench.driver.attempt_failed(ticket, gone, "unreachable")
     assert ticket.decision.worker != gone.worker
@@ -122,7 +124,7 @@ async def test_a_lost_worker_takes_its_attempts_back_and_they_go_elsewhere() -> 
 
 async def test_the_timer_lets_a_step_through_that_waits_for_an_abort_too_long(until: Until) -> None:
     bench = Bench(SLOTS | {"abort_wait_ms": 30})
-    bench.driver.worker_up(Facts(slots=4))
+    bench.driver.workers.up(Facts(slots=4))
     first = bench.arrive()
     bench.driver.aborting(first)
     second = bench.arrive()
@@ -137,7 +139,7 @@ async def test_the_timer_lets_a_step_through_that_waits_for_an_abort_too_long(un
 
 async def test_a_finished_trajectory_is_forgotten_after_its_last_step() -> None:
     bench = Bench()
-    bench.driver.worker_up(Facts())
+    bench.driver.workers.up(Facts())
     ticket = bench.arrive("t")
     live = bench.driver.directory.find("t", "")
     assert live is not None
@@ -151,7 +153,7 @@ async def test_a_finished_trajectory_is_forgotten_after_its_last_step() -> None:
 
 async def test_an_idle_trajectory_expires_by_the_timer(until: Until) -> None:
     bench = Bench(SLOTS | {"idle_ttl_ms": 30})
-    bench.driver.worker_up(Facts())
+    bench.driver.workers.up(Facts())
     bench.end(bench.arrive("t"))
     await until(lambda: bench.expired == [("t", "idle")], "the trajectory to expire")
     bench.driver.close()
@@ -159,7 +161,7 @@ async def test_an_idle_trajectory_expires_by_the_timer(until: Until) -> None:
 
 async def test_more_trajectories_than_allowed_close_the_oldest() -> None:
     bench = Bench(limit=3)
-    bench.driver.worker_up(Facts())
+    bench.driver.workers.up(Facts())
     for name in ("a", "b", "c", "a", "d", "e"):
         bench.end(bench.arrive(name))
     assert bench.expired == [("b", "finished"), ("c", "finished")]
@@ -169,7 +171,7 @@ async def test_more_trajectories_than_allowed_close_the_oldest() -> None:
 
 async def test_a_busy_oldest_one_does_not_keep_the_others_in_memory() -> None:
     bench = Bench(limit=2)
-    bench.driver.worker_up(Facts(slots=8))
+    bench.driver.workers.up(Facts(slots=8))
     busy = bench.arrive("busy")
     for name in ("b", "c", "d"):
         bench.end(bench.arrive(name))
@@ -181,7 +183,7 @@ async def test_a_busy_oldest_one_does_not_keep_the_others_in_memory() -> None:
 
 async def test_a_step_can_be_ended_once() -> None:
     bench = Bench()
-    bench.driver.worker_up(Facts())
+    bench.driver.workers.up(Facts())
     ticket = bench.arrive()
     bench.end(ticket)
     with pytest.raises(KeyError):
@@ -244,7 +246,7 @@ def test_a_repeat_of_an_earlier_step_does_not_take_a_trajectory_back() -> None:
 
 async def test_a_live_run_replays_from_its_journal(tmp_path: Path) -> None:
     bench = Bench(journal=True)
-    bench.driver.worker_up(Facts(slots=2))
+    bench.driver.workers.up(Facts(slots=2))
     for round_ in range(20):
         tickets = [bench.arrive(f"t{number}") for number in range(4)]
         for ticket in tickets:
@@ -321,8 +323,8 @@ def two_linked_workers() -> tuple[Bench, Moves]:
     bench, moves = Bench(SLOTS | {"migration": "never"}), Moves()
     bench.driver.mover = moves
     for worker in (1, 2):
-        bench.driver.worker_up(Facts(worker_id=worker, slots=4, weight_version="a"))
-        bench.driver.worker_linked(worker, 1, 1e6, 1000, "a")
+        bench.driver.workers.up(Facts(worker_id=worker, slots=4, weight_version="a"))
+        bench.driver.workers.linked(worker, 1, 1e6, 1000, "a")
     return bench, moves
 
 
@@ -357,7 +359,7 @@ async def test_new_weights_call_a_move_off_and_take_the_link_until_the_shim_is_a
     live, here, _ = home_of(bench)
     bench.driver.ask_migration(live, 3 - here)
     [(_, action)] = moves.begun
-    bench.driver.weights_updated(here, 1, "b")
+    bench.driver.workers.weights_updated(here, 1, "b")
     assert moves.cancelled == [action.migration]
     bench.driver.migration_failed(action.migration, "cancelled")
     assert home_of(bench)[1:] == (here, 0)
@@ -365,15 +367,15 @@ async def test_new_weights_call_a_move_off_and_take_the_link_until_the_shim_is_a
         bench.driver.ask_migration(live, 3 - here)
     linked = {view["worker"]: view["can_migrate"] for view in bench.driver.worker_views()}
     assert linked == {here: False, 3 - here: True}
-    bench.driver.worker_linked(here, 1, 1e6, 1000, "b")
+    bench.driver.workers.linked(here, 1, 1e6, 1000, "b")
     assert all(view["can_migrate"] for view in bench.driver.worker_views())
     bench.driver.close()
 
 
 async def test_a_draining_worker_is_not_brought_back_by_what_its_shim_says_late() -> None:
     bench, _ = two_linked_workers()
-    bench.driver.worker_draining(1, 1)
-    bench.driver.worker_linked(1, 1, 1e6, 1000, "a")
+    bench.driver.workers.draining(1, 1)
+    bench.driver.workers.linked(1, 1, 1e6, 1000, "a")
     states = {view["worker"]: view["state"] for view in bench.driver.worker_views()}
     assert states == {1: "draining", 2: "active"}
     bench.driver.close()

@@ -12,7 +12,8 @@ from heddle_core import scan_body
 from heddle_gateway.accounting.ended_step import EndedStep
 from heddle_gateway.identity import TrajectoryBook
 from heddle_gateway.live.directory import Directory
-from heddle_gateway.live.driver import Driver, new_core
+from heddle_gateway.live.driver import Driver
+from heddle_gateway.live.policy import new_core
 from heddle_gateway.peers.frames import Frame
 from heddle_gateway.peers.hosting import Hosting
 from heddle_gateway.peers.link import Link
@@ -84,7 +85,7 @@ async def bench(until: Until) -> AsyncIterator[Bench]:
     driver = Driver(
         new_core(SLOTS, journal=False), Directory(), max_trajectories=9, on_expire=lambda *_: None
     )
-    driver.worker_up(Facts())
+    driver.workers.up(Facts())
     book, workers = TrajectoryBook(), Workers()
     desk = OwnDesk(book=book, driver=driver, fleet=workers, stored=StoredAnswers(workers), sinks=())
     hosting = Hosting(

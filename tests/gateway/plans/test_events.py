@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from heddle_contracts.planning import EventKind
 from heddle_gateway.live.decision_feed import CAPACITY, MOST_ONLOOKERS, DecisionFeed
 
 
@@ -65,7 +66,7 @@ async def test_a_slow_onlooker_misses_the_oldest_and_is_told() -> None:
     feed = DecisionFeed()
     with feed.subscription() as subscription:
         for number in range(CAPACITY + 5):
-            feed.publish("noted", number=number)
+            feed.publish(EventKind.EXPIRE, number=number)
         events = await subscription.take(1.0)
         assert events is not None
         assert (len(events), subscription.missed) == (CAPACITY, 5)
