@@ -13,14 +13,14 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
-from fastapi import FastAPI, Request, Response
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
 from heddle_contracts.admin import EndReason, HistoryStats, StepCounts
 from heddle_contracts.steps import Outcome
 from starlette.exceptions import HTTPException
 
 from heddle_gateway import __version__
 from heddle_gateway.count_tokens import TokenCounter
-from heddle_gateway.dialects.errors import error_body, shape_for
 from heddle_gateway.fleet.address import check_allowed_host, parse_worker_url
 from heddle_gateway.fleet.errors import AddressRefused, FleetError
 from heddle_gateway.fleet.events import WorkerSpec
@@ -43,6 +43,7 @@ from heddle_gateway.routes.admin_live import LiveListing
 from heddle_gateway.routes.admin_migrations import MigrationDeps, migrations_router
 from heddle_gateway.routes.data import data_endpoints
 from heddle_gateway.routes.ops import OpsDeps, ops_router
+from heddle_gateway.routes.plain_errors import invalid_request_error, plain_error
 from heddle_gateway.routes.registry import RegistryDeps, registry_router, session_router
 from heddle_gateway.routes.registry_live import FrameworkView
 from heddle_gateway.routes.stored_answers import StoredDeps, stored_router
@@ -266,7 +267,8 @@ def create_app(settings: Settings) -> HeddleApp:
     registry = RegistryDeps(fleet=fleet, live=FrameworkView(running, driver, peering.abort_elsewhere))
     app.include_router(registry_router(registry))
     app.include_router(session_router(registry))
-    app.add_exception_handler(HTTPException, _plain_error)
+    app.add_exception_handler(HTTPException, plain_error)
+    app.add_exception_handler(RequestValidationError, invalid_request_error)
     app.include_router(stored_router(StoredDeps(fleet, stored)))
     counter = TokenCounter(fleet, upstream, settings.max_body_bytes)
     app.open_door(settings, data_endpoints(steps, counter), peering.proxied)
@@ -283,8 +285,8 @@ def _lifespan(gateway: Gateway, dispose: Callable[[], Awaitable[None]]) -> Any:
         for worker in gateway.settings.workers:
             try:
                 await gateway.fleet.add(_spec(worker))
-            except FleetError as error:
-                # More than the fleet holds, or a name that leads where no worker may be.
+            except (FleetError, ValueError) as error:
+                # More than the fleet holds, a host that may be no worker, a number that cannot be.
                 raise StartError(f"workers: {error}") from error
         await gateway.peering.start()
         await gateway.planning.take_up()
@@ -392,11 +394,3 @@ def _numbers(stats: HistoryStats) -> dict[str, float]:
 def _mirror_numbers(stats: MirrorStats) -> dict[str, float]:
     counters = {"written_total": stats.written, "refused_total": stats.refused, "failed_total": stats.failed}
     return {name: float(count) for name, count in counters.items()} | {"behind": float(stats.behind)}
-
-
-async def _plain_error(request: Request, error: Exception) -> Response:
-    """404, 405 and their like, in the shape that clients of the data path read."""
-    assert isinstance(error, HTTPException)
-    status = error.status_code
-    body = error_body(shape_for(request.url.path), status, str(error.detail))
-    return Response(body, status, error.headers, "application/json")

@@ -6,9 +6,13 @@ of one engine, so a late message about an old life can be told apart.
 """
 
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Final, Literal, Protocol
 
 from heddle_gateway.fleet.features import EngineKind, Features, PrioritySense
+
+MOST_COUNTED: Final = 2**31 - 1
+"""GPUs, and requests at once, of a worker: the core has 32 bits for each."""
+MOST_KV_TOKENS: Final = 2**53
 
 FailureKind = Literal["unreachable", "overloaded", "worker_error"]
 """As the decision core names a failed attempt (heddle_core.FailureKind)."""
@@ -45,13 +49,13 @@ class WorkerSpec:
                 and value == value.strip()
             ):
                 raise ValueError(f"{name}: give 1 to {longest} printable ASCII characters")
-        for name, number, least in (
-            ("degree", self.degree, 1),
-            ("slots", self.slots, 1),
-            ("kv_tokens", self.kv_tokens, 0),
+        for name, number, least, most in (
+            ("degree", self.degree, 1, MOST_COUNTED),
+            ("slots", self.slots, 1, MOST_COUNTED),
+            ("kv_tokens", self.kv_tokens, 0, MOST_KV_TOKENS),
         ):
-            if number is not None and number < least:
-                raise ValueError(f"{name}: {number} is below {least}")
+            if number is not None and not least <= number <= most:
+                raise ValueError(f"{name}: {number} is not between {least} and {most}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from heddle_gateway.fleet.asking import Asking
 from heddle_gateway.fleet.engines import ENGINES
 from heddle_gateway.fleet.engines.description import Description
 from heddle_gateway.fleet.errors import BadAnswer
-from heddle_gateway.fleet.events import WorkerFacts, WorkerSpec
+from heddle_gateway.fleet.events import MOST_COUNTED, MOST_KV_TOKENS, WorkerFacts, WorkerSpec
 
 
 async def identify(ask: Asking, spec: WorkerSpec, address: WorkerAddress) -> Description:
@@ -27,7 +27,7 @@ async def identify(ask: Asking, spec: WorkerSpec, address: WorkerAddress) -> Des
 def facts_of(
     found: Description, spec: WorkerSpec, address: WorkerAddress, worker_id: int, generation: int
 ) -> WorkerFacts:
-    """A spec's value wins over the server's own."""
+    """A spec's value wins over the server's own, which may be nonsense."""
     features = found.features
     if spec.priority is not None:
         features = replace(features, priority=spec.priority)
@@ -39,9 +39,9 @@ def facts_of(
         kind=found.kind,
         features=features,
         models=(spec.model,) if spec.model else found.models,
-        degree=spec.degree or found.degree,
-        slots=spec.slots or found.slots,
-        kv_tokens=found.kv_tokens if spec.kv_tokens is None else spec.kv_tokens,
+        degree=spec.degree or min(found.degree, MOST_COUNTED),
+        slots=spec.slots or min(found.slots, MOST_COUNTED),
+        kv_tokens=min(found.kv_tokens, MOST_KV_TOKENS) if spec.kv_tokens is None else spec.kv_tokens,
         emulated=found.emulated,
         version=found.version,
         weight_version=found.vitals.weight_version,

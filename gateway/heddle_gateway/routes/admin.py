@@ -116,7 +116,9 @@ def _wanted(
     group: Annotated[str | None, Query(description="Group id.")] = None,
     source: Annotated[str | None, Query(description="Identity rule that fired.")] = None,
     tenant: Annotated[str | None, Query(description="Hash of the caller's key.")] = None,
-    since: Annotated[float | None, Query(description="Seen at or after this Unix time.")] = None,
+    since: Annotated[
+        float | None, Query(description="Seen at or after this Unix time.", allow_inf_nan=False)
+    ] = None,
     prefix: Annotated[str | None, Query(description="The id begins with this.")] = None,
 ) -> TrajectoryFilter:
     return TrajectoryFilter(
@@ -210,7 +212,9 @@ def _add_trajectory_routes(router: APIRouter, deps: AdminDeps) -> None:
     async def get_trajectory(
         trajectory_id: TrajectoryId,
         tenant: Tenant = None,
-        steps_after: Annotated[int | None, Query(description="next_after of the steps before.")] = None,
+        steps_after: Annotated[
+            int | None, Query(ge=0, lt=2**63, description="next_after of the steps before.")
+        ] = None,
         steps_limit: Annotated[int, Query(ge=1, le=2000)] = 200,
     ) -> TrajectoryDetail:
         key = await _one_key(deps, trajectory_id, tenant)

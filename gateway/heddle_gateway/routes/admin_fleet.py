@@ -33,6 +33,11 @@ class FleetControl:
         known = {view.worker_id for view in self._fleet.list()}
         try:
             view = await self._fleet.add(_spec(wanted))
+        except ValueError as error:
+            field = str(error).partition(":")[0]
+            raise AdminProblem(
+                HTTPStatus.UNPROCESSABLE_ENTITY, str(error), field=field, fix=f"Send another {field}."
+            ) from error
         except AddressRefused as error:
             raise AdminProblem(
                 HTTPStatus.UNPROCESSABLE_ENTITY, str(error), field="url", fix=error.reason

@@ -9,9 +9,9 @@ except ``/finish_session``, which an agent calls.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Annotated, Any, Literal, NamedTuple, Protocol
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 from fastapi.params import Depends
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from heddle_contracts.shim import WorkerReport
@@ -238,7 +238,9 @@ def _add_control_routes(router: APIRouter, deps: RegistryDeps) -> None:
 
     @router.get("/flush_cache", response_model=None)
     @router.post("/flush_cache", response_model=None)
-    async def flush_cache(timeout: float = 0.0) -> Response:
+    async def flush_cache(
+        timeout: Annotated[float, Query(ge=0, allow_inf_nan=False)] = 0.0,
+    ) -> Response:
         """400 where an engine is not idle, as a single engine answers."""
         params = {"timeout": f"{timeout:g}"} if timeout > 0 else None
         replies = await fan_out(fleet, "/flush_cache", needs=lambda has: has.flush, params=params)
