@@ -255,7 +255,7 @@ class WorkerView(_Answer):
     id: int
     url: str
     name: str
-    state: Literal["probing", "active", "suspect", "down", "draining", "removed"]
+    state: Literal["probing", "aside", "active", "suspect", "down", "draining", "removed"]
     generation: int = Field(description="Starts of the server seen so far; 0 before the first.")
     kind: str | None = None
     models: list[str] = []

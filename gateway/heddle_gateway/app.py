@@ -155,7 +155,8 @@ def create_app(settings: Settings) -> HeddleApp:
     events.on_changed = planning.workers_changed
     moving = events.moving = MovingKv(driver, events.name, history.put)
     shared = _shared_state(settings, process_name(settings), book, driver, events.name)
-    fleet = Fleet(events, driver.live_steps_on, FleetTuning(allowed_hosts=settings.worker_hosts))
+    tuning = FleetTuning(allowed_hosts=settings.worker_hosts, one_model=settings.check_models)
+    fleet = Fleet(events, driver.live_steps_on, tuning)
     kept = open_shared_fleet(settings, fleet, planning.keeper, shared.mirror) if shared else None
     upstream = Upstream(
         PoolLimits(
@@ -166,7 +167,7 @@ def create_app(settings: Settings) -> HeddleApp:
         )
     )
     metrics = Metrics(
-        fleet.models,
+        fleet.served.listed,
         {
             "core": driver.stats,
             "fleet": fleet.stats,
@@ -198,6 +199,7 @@ def create_app(settings: Settings) -> HeddleApp:
     events.before_change = peering.fleet_changes
     steps = StepServer(
         desks=peering.desks,
+        models=fleet.served,
         upstream=upstream,
         running=running,
         stored=stored,
@@ -234,6 +236,7 @@ def create_app(settings: Settings) -> HeddleApp:
         ops_router(
             OpsDeps(
                 fleet=fleet,
+                models=fleet.served,
                 history_state=lambda: history.stats().state.value,
                 live_state=lambda: "memory" if shared is None else shared.mirror.stats().state.value,
                 role=lambda: (peering.role, peering.leader, peering.epoch),
@@ -270,7 +273,7 @@ def create_app(settings: Settings) -> HeddleApp:
     app.add_exception_handler(HTTPException, plain_error)
     app.add_exception_handler(RequestValidationError, invalid_request_error)
     app.include_router(stored_router(StoredDeps(fleet, stored)))
-    counter = TokenCounter(fleet, upstream, settings.max_body_bytes)
+    counter = TokenCounter(fleet, fleet.served, upstream, settings.max_body_bytes)
     app.open_door(settings, data_endpoints(steps, counter), peering.proxied)
     return app
 

@@ -10,6 +10,7 @@ from typing import Final, Protocol
 from heddle_gateway.asgi.client_exchange import ClientExchange
 from heddle_gateway.asgi.interrupts import Interrupted, Interrupts
 from heddle_gateway.asgi.request_body import ClientError, ClientLeft, read_body
+from heddle_gateway.asked_model import Models, require_model
 from heddle_gateway.attempts import JSON, OF_THE_BODY, refuse_with
 from heddle_gateway.dialects.dialect import MESSAGES
 from heddle_gateway.dialects.errors import ApiError, wrapped
@@ -36,14 +37,22 @@ class Workers(Protocol):
     """The fleet (fleet.registry.Fleet)."""
 
     def endpoints(self) -> Sequence[Counter]: ...
+
+
+class ServedModels(Models, Protocol):
+    """Which worker goes by which names (fleet.served_models.ServedModels)."""
+
     def serves(self, worker_id: int, model: str | None) -> bool: ...
 
 
 class TokenCounter:
     """The endpoint. Workers take turns; one that cannot be reached is passed over."""
 
-    def __init__(self, workers: Workers, upstream: Upstream, max_body_bytes: int) -> None:
+    def __init__(
+        self, workers: Workers, models: ServedModels, upstream: Upstream, max_body_bytes: int
+    ) -> None:
         self._workers = workers
+        self._models = models
         self._upstream = upstream
         self._max_body_bytes = max_body_bytes
         self._turns = count()
@@ -69,7 +78,8 @@ class TokenCounter:
             model = scan_body(body, MESSAGES.name).model
         except ValueError as error:
             raise ClientError(400, f"The body cannot be read: {error}") from error
-        workers = [one for one in self._workers.endpoints() if self._workers.serves(one.worker_id, model)]
+        await require_model(self._models, model)
+        workers = [one for one in self._workers.endpoints() if self._models.serves(one.worker_id, model)]
         turn = next(self._turns) % len(workers) if workers else 0
         for worker in workers[turn:] + workers[:turn]:
             try:

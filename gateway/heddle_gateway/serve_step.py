@@ -22,6 +22,7 @@ from heddle_gateway.asgi.client_exchange import ClientExchange
 from heddle_gateway.asgi.interrupts import Interrupted, Interrupts, Reason
 from heddle_gateway.asgi.pings import EVENT_STREAM, Pings
 from heddle_gateway.asgi.request_body import ClientError, ClientLeft, read_body
+from heddle_gateway.asked_model import Models, require_model
 from heddle_gateway.attempts import JSON, Attempts, refuse_with
 from heddle_gateway.dialects.dialect import Dialect
 from heddle_gateway.dialects.errors import ApiError
@@ -44,14 +45,15 @@ from heddle_gateway.upstream.forward import Upstream
 
 
 class StepServer:
-    """The data path. ``desks``: where steps are decided about. ``sinks`` take every step that was served here
-    and has ended; they must neither block nor raise.
+    """The data path. ``desks``: where steps are decided about; ``models``: what may be asked for. ``sinks``
+    take every step that was served here and has ended; they must neither block nor raise.
     """
 
     def __init__(
         self,
         *,
         desks: Desks,
+        models: Models,
         upstream: Upstream,
         running: RunningSteps,
         stored: StoredAnswers,
@@ -61,6 +63,7 @@ class StepServer:
         ping_period_s: float = 0.0,
     ) -> None:
         self._desks = desks
+        self._models = models
         self._stored = stored
         self._attempts = Attempts(desks=desks, upstream=upstream, stored=stored, end=self._end)
         self._sinks = tuple(sinks)
@@ -128,6 +131,8 @@ class StepServer:
             raise ClientError(400, f"The body cannot be read: {error}") from error
         if dialect.stores_answers:
             self._stored.check(scan)
+        if not self._models.knows(scan.model):
+            await require_model(self._models, scan.model)
         query = client.query
         return RequestFacts(
             path=client.path,

@@ -90,6 +90,11 @@ class Settings(BaseSettings):
     worker_hosts: Annotated[tuple[str, ...], NoDecode] = Field(
         default=(), description="Hosts that workers may have; empty allows all but link-local ones."
     )
+    check_models: bool = Field(
+        default=True,
+        description="Keep workers of another model than the others' aside, and refuse requests for a model "
+        "that none has (404); false sends every request to any worker, whatever either calls its model.",
+    )
     policy: dict[str, Any] = Field(
         default_factory=dict, description="The decision core's policy; fields left out have its defaults."
     )

@@ -67,7 +67,11 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def say(http: httpx.Client, trajectory: str) -> None:
-    body = {"model": "m", "max_tokens": 4, "messages": [{"role": "user", "content": f"I am {trajectory}"}]}
+    body = {
+        "model": "default",
+        "max_tokens": 4,
+        "messages": [{"role": "user", "content": f"I am {trajectory}"}],
+    }
     headers = {"x-heddle-trajectory-id": trajectory}
     http.post("/v1/chat/completions", json=body, headers=headers).raise_for_status()
 

@@ -189,7 +189,7 @@ async def test_a_planner_that_dies_is_started_again_and_no_step_is_lost(start: S
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=30) as http:
 
         async def step(trajectory: str) -> None:
-            body = {"model": "m", "max_tokens": 3, "messages": [{"role": "user", "content": "hi"}]}
+            body = {"model": "default", "max_tokens": 3, "messages": [{"role": "user", "content": "hi"}]}
             headers = {"x-heddle-trajectory-id": trajectory}
             answer = await http.post("/v1/chat/completions", json=body, headers=headers)
             assert answer.status_code == 200

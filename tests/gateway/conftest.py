@@ -246,7 +246,9 @@ USAGE_CHUNK: dict[str, Any] = {
 
 
 class FakeWorker:
-    """Listens on a free port. ``received``: step requests; ``aborts``: rids it was told to stop."""
+    """Listens on a free port. ``received``: step requests; ``aborts``: rids it was told to stop; ``models``:
+    what it lists.
+    """
 
     def __init__(self) -> None:
         self.script: Script | None = None
@@ -256,6 +258,7 @@ class FakeWorker:
         self.instance = os.urandom(4).hex()
         self.features: dict[str, Any] = {"enable_priority_scheduling": True}
         self.kind = "sglang"
+        self.models: tuple[str, ...] = (MODEL,)
         self.accepted = 0
         self._lines: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -334,7 +337,8 @@ class FakeWorker:
     async def _answer_probe(self, request: Received, line: Line) -> None:
         path = request.path.partition("?")[0]
         if path == "/v1/models":
-            await line.answer(200, {"object": "list", "data": [{"id": MODEL, "object": "model"}]})
+            cards = [{"id": name, "object": "model"} for name in self.models]
+            await line.answer(200, {"object": "list", "data": cards})
         elif path == "/health":
             await line.answer(200, b"")
         elif self.kind != "sglang":

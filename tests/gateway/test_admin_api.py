@@ -133,7 +133,8 @@ async def test_pages_join_live_and_past_trajectories_without_loss(gateway: Any) 
         assert values == sorted(values, reverse=sort.startswith("-"))
 
 
-async def test_filters_hold_for_live_and_past_ones(gateway: Any) -> None:
+async def test_filters_hold_for_live_and_past_ones(gateway: Any, worker: Any) -> None:
+    worker.models += ("other",)
     await gateway.chat(headers={"x-heddle-trajectory-id": "live/a", "x-heddle-group": "g"})
     await gateway.chat(headers={"x-heddle-trajectory-id": "past/a", "x-heddle-group": "g"})
     await gateway.chat(headers={"x-heddle-trajectory-id": "live/b"}, model="other")

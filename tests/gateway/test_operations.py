@@ -45,7 +45,18 @@ async def test_liveness_holds_without_workers_and_readiness_does_not(
     ready = await gateway.client.get("/ready")
     assert ready.status_code == 200
     assert ready.json()["workers"]["active"] == 1
-    said = {"ready", "workers", "planner", "history", "live_state", "paused", "role", "leader", "epoch"}
+    said = {
+        "ready",
+        "workers",
+        "aside",
+        "planner",
+        "history",
+        "live_state",
+        "paused",
+        "role",
+        "leader",
+        "epoch",
+    }
     assert said == ready.json().keys()
     assert (ready.json()["role"], ready.json()["leader"]) == ("alone", None)
 
@@ -73,7 +84,8 @@ async def test_every_ended_step_is_counted_by_outcome_rule_and_worker(gateway: A
     assert named(found, "heddle_history_put_total") == [3]
 
 
-async def test_what_clients_make_up_never_becomes_a_label(gateway: Any) -> None:
+async def test_what_clients_make_up_never_becomes_a_label(new_gateway: Any, worker: Any) -> None:
+    gateway = await new_gateway(worker, check_models=False)
     for number in range(20):
         await gateway.chat(model=f"made-up-{number}", headers={"X-Heddle-Trajectory-Id": f"run-{number}"})
     text = (await gateway.client.get("/metrics")).text

@@ -20,12 +20,14 @@ from heddle_contracts.shim import WorkerReport
 from heddle_gateway.fleet.address import check_allowed_host, check_resolved, parse_worker_url
 from heddle_gateway.fleet.asking import Asking, new_admin_client
 from heddle_gateway.fleet.engines.description import Description, LoadSample, Vitals
-from heddle_gateway.fleet.errors import FleetFull, UnknownWorker, Unreachable
+from heddle_gateway.fleet.engines.openai_compatible import listed_models
+from heddle_gateway.fleet.errors import AskFailed, FleetFull, UnknownWorker, Unreachable
 from heddle_gateway.fleet.events import FailureKind, FleetListener, WorkerEndpoint, WorkerFacts, WorkerSpec
 from heddle_gateway.fleet.health import HealthLedger
 from heddle_gateway.fleet.loads import poll_loads
 from heddle_gateway.fleet.probe import facts_of
-from heddle_gateway.fleet.state import SERVING, WorkerState
+from heddle_gateway.fleet.served_models import ServedModels
+from heddle_gateway.fleet.state import SERVING, WAITING, WorkerState
 from heddle_gateway.fleet.supervision import Supervisor
 from heddle_gateway.fleet.tuning import FleetTuning
 from heddle_gateway.fleet.watch import watch
@@ -52,6 +54,7 @@ class Fleet:
         self._client = client or new_admin_client()
         self._supervisor = Supervisor(self._tuning.restart_backoff)
         self._workers: dict[int, Worker] = {}
+        self.served = ServedModels(self._workers, self._ask_models, strict=self._tuning.one_model)
         self._by_url: dict[str, Worker] = {}
         self._endpoints: dict[int, WorkerEndpoint] = {}
         self._next_id = 1
@@ -84,13 +87,6 @@ class Fleet:
         worker.passive_failures += 1
         if kind == "unreachable" and worker.state in SERVING:
             worker.wake.set()
-
-    def serves(self, worker_id: int, model: str | None) -> bool:
-        """Whether a worker lists a model. True where either is unknown: then the worker decides."""
-        worker = self._workers.get(worker_id)
-        if worker is None or worker.facts is None or not worker.facts.models or not model:
-            return True
-        return model in worker.facts.models
 
     # ------------------------------------------------------------------ what people ask
 
@@ -136,13 +132,14 @@ class Fleet:
         One that does not serve is removed at once. Draining twice changes nothing. Raises UnknownWorker.
         """
         worker = self._known(worker_id)
-        if worker.state in {WorkerState.PROBING, WorkerState.DOWN}:
+        if worker.state in WAITING:
             self.remove(worker)
         elif worker.state is not WorkerState.DRAINING:
             self._move(worker, WorkerState.DRAINING)
             worker.drain_deadline = time.monotonic() + self._tuning.drain_timeout_s
             self._forget_url(worker)
             self._listener.worker_draining(worker_id, worker.generation)
+            self._look_aside()
             self._supervisor.start(f"drain:{worker_id}", lambda: self._drain(worker))
         return self._view(worker)
 
@@ -200,15 +197,6 @@ class Fleet:
         worker = self._workers.get(worker_id)
         return worker.facts if worker is not None else None
 
-    def models(self) -> dict[str, tuple[int, ...]]:
-        """Model name to the ids of the serving workers that list it."""
-        found: dict[str, tuple[int, ...]] = {}
-        for worker in self._workers.values():
-            if worker.state in SERVING and worker.facts is not None:
-                for model in worker.facts.models:
-                    found[model] = (*found.get(model, ()), worker.worker_id)
-        return found
-
     def active(self) -> int:
         """How many workers take new steps."""
         takes = {WorkerState.ACTIVE, WorkerState.SUSPECT}
@@ -249,11 +237,16 @@ class Fleet:
     def asking_endpoint(self, endpoint: WorkerEndpoint, timeout_s: float) -> Asking:
         return Asking(self._client, endpoint.base_url, endpoint.api_key, timeout_s)
 
-    def activate(self, worker: Worker, found: Description) -> None:
+    def take(self, worker: Worker, found: Description) -> None:
+        facts = facts_of(found, worker.spec, worker.address, worker.worker_id, worker.generation + 1)
+        stranger = self.served.stranger(worker, facts.models)
+        if stranger is not None:
+            self._keep_aside(worker, facts, stranger)
+            return
         self._move(worker, WorkerState.ACTIVE)
-        worker.generation += 1
-        facts = facts_of(found, worker.spec, worker.address, worker.worker_id, worker.generation)
+        worker.generation = facts.generation
         worker.facts = facts
+        worker.names.started(facts.models)
         worker.vitals = found.vitals
         worker.ledger = self._new_ledger()
         worker.activation_failures = 0
@@ -287,6 +280,7 @@ class Fleet:
 
     def seen(self, worker: Worker, vitals: Vitals) -> None:
         worker.vitals = replace(vitals, life={**worker.vitals.life, **vitals.life})
+        self._learn_models(worker, vitals.models)
         self._learn_weights(worker, vitals.weight_version)
 
     def lost(self, worker: Worker, why: str) -> None:
@@ -318,8 +312,39 @@ class Fleet:
         self._workers.pop(worker.worker_id, None)
         self._forget_url(worker)
         worker.wake.set()  # its watch ends now, not at the next probe
+        self._look_aside()
         if worker.generation:
             self._listener.worker_removed(worker.worker_id, worker.generation)
+
+    def _keep_aside(self, worker: Worker, facts: WorkerFacts, why: str) -> None:
+        if worker.last_error != why:
+            log.warning("worker %s is kept aside: %s", worker.name, why)
+        worker.last_error = why
+        worker.facts = facts
+        worker.names.clear()  # What it was once says no more which model the fleet serves.
+        self.settle(worker, WorkerState.ASIDE)
+
+    def _look_aside(self) -> None:
+        """Who said which model the fleet serves may be gone."""
+        for worker in self._workers.values():
+            if worker.state is WorkerState.ASIDE:
+                worker.wake.set()
+
+    async def _ask_models(self, worker: Worker) -> None:
+        generation = worker.generation
+        try:
+            listed = await listed_models(self.asking(worker, self._tuning.load_timeout_s))
+        except AskFailed:
+            return
+        if worker.generation == generation and worker.state in SERVING:
+            self._learn_models(worker, listed)
+
+    def _learn_models(self, worker: Worker, listed: tuple[str, ...]) -> None:
+        """Adapters come and go, and new weights may bring a new name."""
+        if worker.facts is None or not listed or worker.spec.model or listed == worker.facts.models:
+            return
+        worker.facts = replace(worker.facts, models=listed)
+        worker.names.note(listed)
 
     def _learn_weights(self, worker: Worker, version: str | None) -> None:
         """New weights in a running engine: its steps go on, so the generation stays."""

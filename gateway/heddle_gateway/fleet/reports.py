@@ -17,11 +17,11 @@ class FleetReports(Protocol):
 
     def asking(self, worker: Worker, timeout_s: float) -> Asking: ...
 
-    def activate(self, worker: Worker, found: Description) -> None:
-        """The worker answered who it is: a new generation begins."""
+    def take(self, worker: Worker, found: Description) -> None:
+        """The worker answered who it is: a new generation begins, or it is kept aside."""
 
     def settle(self, worker: Worker, state: WorkerState) -> None:
-        """A move nobody outside is told of: between active and suspect, between probing and down."""
+        """A move nobody outside is told of: between active and suspect, between those that wait."""
 
     def seen(self, worker: Worker, vitals: Vitals) -> None:
         """A probe was answered by the life that is known."""

@@ -8,6 +8,8 @@ class WorkerState(StrEnum):
 
     PROBING = "probing"
     """Known by URL only: not reached yet, or reached and still loading its model."""
+    ASIDE = "aside"
+    """Serves another model than the fleet does (served_models.py). Asked again now and then."""
     ACTIVE = "active"
     SUSPECT = "suspect"
     """A probe failed; the next ones decide. Still selectable: a busy worker often misses one."""
@@ -18,16 +20,26 @@ class WorkerState(StrEnum):
 
 
 LEGAL_MOVES: dict[WorkerState, frozenset[WorkerState]] = {
-    WorkerState.PROBING: frozenset({WorkerState.ACTIVE, WorkerState.DOWN, WorkerState.REMOVED}),
+    WorkerState.PROBING: frozenset(
+        {WorkerState.ASIDE, WorkerState.ACTIVE, WorkerState.DOWN, WorkerState.REMOVED}
+    ),
+    WorkerState.ASIDE: frozenset(
+        {WorkerState.PROBING, WorkerState.ACTIVE, WorkerState.DOWN, WorkerState.REMOVED}
+    ),
     WorkerState.ACTIVE: frozenset({WorkerState.SUSPECT, WorkerState.DOWN, WorkerState.DRAINING}),
     WorkerState.SUSPECT: frozenset({WorkerState.ACTIVE, WorkerState.DOWN, WorkerState.DRAINING}),
-    WorkerState.DOWN: frozenset({WorkerState.PROBING, WorkerState.ACTIVE, WorkerState.REMOVED}),
+    WorkerState.DOWN: frozenset(
+        {WorkerState.PROBING, WorkerState.ASIDE, WorkerState.ACTIVE, WorkerState.REMOVED}
+    ),
     WorkerState.DRAINING: frozenset({WorkerState.REMOVED}),
     WorkerState.REMOVED: frozenset(),
 }
 
 SERVING = frozenset({WorkerState.ACTIVE, WorkerState.SUSPECT, WorkerState.DRAINING})
 """States in which the byte path may talk to the worker."""
+
+WAITING = frozenset({WorkerState.PROBING, WorkerState.ASIDE, WorkerState.DOWN})
+"""States in which it is asked who it is, until it can be taken."""
 
 
 class IllegalMove(RuntimeError):

@@ -27,6 +27,8 @@ class FleetTuning:
     control_timeout_s: float = 120.0
     """For fanned-out control calls: flushing a cache or pausing waits for the engine."""
     max_workers: int = 1024
+    one_model: bool = True
+    """Workers of another model are kept aside, and requests for another one refused."""
     allowed_hosts: tuple[str, ...] = ()
     """Hosts a worker may have; empty allows all that address.py does not block."""
     activation_backoff: Backoff = field(default_factory=lambda: Backoff(first=0.25, longest=5.0))

@@ -11,10 +11,8 @@ from heddle_gateway.fleet.errors import AddressRefused, AskFailed, StillStarting
 from heddle_gateway.fleet.health import Verdict
 from heddle_gateway.fleet.probe import identify
 from heddle_gateway.fleet.reports import FleetReports
-from heddle_gateway.fleet.state import WorkerState
+from heddle_gateway.fleet.state import WAITING, WorkerState
 from heddle_gateway.fleet.worker import Worker
-
-WAITING = frozenset({WorkerState.PROBING, WorkerState.DOWN})
 
 
 async def watch(fleet: FleetReports, worker: Worker) -> None:
@@ -44,11 +42,11 @@ async def try_to_activate(fleet: FleetReports, worker: Worker) -> float:
         worker.activation_failures += 1
         if isinstance(error, StillStarting):
             fleet.settle(worker, WorkerState.PROBING)
-        elif worker.generation:
-            fleet.settle(worker, WorkerState.DOWN)
+        else:
+            fleet.settle(worker, WorkerState.DOWN if worker.generation else WorkerState.PROBING)
         return fleet.tuning.activation_backoff.delay(worker.activation_failures)
     if worker.state in WAITING:  # it may have been removed while we asked
-        fleet.activate(worker, found)
+        fleet.take(worker, found)
     return fleet.tuning.probe_period_s
 
 

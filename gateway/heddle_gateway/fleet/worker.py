@@ -10,6 +10,7 @@ from heddle_gateway.fleet.engines.description import LoadSample, Vitals
 from heddle_gateway.fleet.events import WorkerFacts, WorkerSpec
 from heddle_gateway.fleet.features import EngineKind, Features
 from heddle_gateway.fleet.health import HealthLedger
+from heddle_gateway.fleet.served_models import ModelNames
 from heddle_gateway.fleet.state import WorkerState, check_move
 
 
@@ -25,6 +26,7 @@ class Worker:
     state: WorkerState = WorkerState.PROBING
     generation: int = 0
     facts: WorkerFacts | None = None
+    names: ModelNames = field(default_factory=ModelNames)
     vitals: Vitals = field(default_factory=Vitals)
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     load: LoadSample | None = None

@@ -21,12 +21,18 @@ AnthropicVersion = Annotated[
 ]
 
 
-class Models(Protocol):
-    """The fleet's view of models (fleet.registry.Fleet)."""
+class Workers(Protocol):
+    """The fleet (fleet.registry.Fleet)."""
 
-    def models(self) -> Mapping[str, tuple[int, ...]]: ...
     def active(self) -> int: ...
     def stats(self) -> Mapping[str, int]: ...
+
+
+class Models(Protocol):
+    """What the fleet serves (fleet.served_models.ServedModels)."""
+
+    def listed(self) -> Mapping[str, tuple[int, ...]]: ...
+    def aside(self) -> Mapping[str, str]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +41,8 @@ class OpsDeps:
     ``role``: (role, leader, epoch), see Readiness.
     """
 
-    fleet: Models
+    fleet: Workers
+    models: Models
     history_state: Callable[[], str]
     planner_state: Callable[[], str]
     live_state: Callable[[], str]
@@ -94,7 +101,10 @@ class Readiness(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     ready: bool
-    workers: dict[str, int]
+    workers: dict[str, int] = Field(description="How many are in each state.")
+    aside: dict[str, str] = Field(
+        description="Workers that get no steps because they serve another model, and what to do."
+    )
     planner: str
     history: str
     paused: bool = Field(
@@ -120,7 +130,7 @@ def ops_router(deps: OpsDeps) -> APIRouter:
         created = int(deps.started_at)
         return [
             ModelCard(id=name, created=created, workers=len(ids))
-            for name, ids in sorted(deps.fleet.models().items())
+            for name, ids in sorted(deps.models.listed().items())
         ]
 
     def anthropic(card: ModelCard) -> AnthropicModel:
@@ -186,6 +196,7 @@ def ops_router(deps: OpsDeps) -> APIRouter:
                 for name, number in deps.fleet.stats().items()
                 if name.startswith("workers_")
             },
+            aside=dict(deps.models.aside()),
             planner=deps.planner_state(),
             history=deps.history_state(),
             paused=deps.is_paused(),

@@ -363,7 +363,7 @@ async def serve() -> AsyncIterator[Callable[..., Awaitable[FakeEngine]]]:
             "sglang": sglang_answers,
             "vllm": vllm_answers,
             "llamacpp": llamacpp_answers,
-            "openai": lambda: {"/v1/models": models("gpt", owned_by="somebody")},
+            "openai": lambda: {"/v1/models": models("qwen3-8b", owned_by="somebody")},
         }
         fake = FakeEngine(tables[kind](**info) | (answers or {}), host=host, api_key=api_key)
         if kind == "sglang":

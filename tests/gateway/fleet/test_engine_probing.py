@@ -155,7 +155,7 @@ async def test_any_openai_compatible_server_works_with_nothing_assumed(
 ) -> None:
     fake = await serve("openai")
     facts = await identify(WorkerSpec(fake.url))
-    assert (facts.kind, facts.features, facts.models) == (EngineKind.OPENAI, Features(), ("gpt",))
+    assert (facts.kind, facts.features, facts.models) == (EngineKind.OPENAI, Features(), ("qwen3-8b",))
     assert not facts.has_priority
 
 

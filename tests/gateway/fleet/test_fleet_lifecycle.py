@@ -8,6 +8,7 @@ from heddle_gateway.fleet import (
     AddressRefused,
     Fleet,
     FleetFull,
+    FleetTuning,
     WorkerFacts,
     WorkerSpec,
     WorkerState,
@@ -353,19 +354,21 @@ async def test_churn_of_many_workers_keeps_every_story_in_order(
 
 
 async def test_models_name_the_workers_that_serve_them(
-    new_fleet: NewFleet, serve: Serve, listener: Any
+    new_fleet: NewFleet, serve: Serve, listener: Any, quick: FleetTuning
 ) -> None:
-    sglang, openai = await serve("sglang"), await serve("openai")
-    fleet = new_fleet()
+    cards = {"object": "list", "data": [{"id": "gpt", "object": "model"}]}
+    sglang, openai = await serve("sglang"), await serve("openai", answers={"/v1/models": (200, cards)})
+    fleet = new_fleet(replace(quick, one_model=False))
     first = await fleet.add(WorkerSpec(sglang.url))
     second = await fleet.add(WorkerSpec(openai.url))
     absent = await fleet.add(WorkerSpec("http://127.0.0.1:1"))
     await listener.until(lambda: fleet.active() == 2)
-    assert fleet.models() == {"qwen3-8b": (first.worker_id,), "gpt": (second.worker_id,)}
-    assert fleet.serves(first.worker_id, "qwen3-8b")
-    assert not fleet.serves(first.worker_id, "gpt")
-    assert fleet.serves(first.worker_id, None)
-    assert fleet.serves(absent.worker_id, "gpt"), "what it serves is not known yet"
+    served = fleet.served
+    assert served.listed() == {"qwen3-8b": (first.worker_id,), "gpt": (second.worker_id,)}
+    assert served.serves(first.worker_id, "qwen3-8b")
+    assert not served.serves(first.worker_id, "gpt")
+    assert served.serves(first.worker_id, None)
+    assert served.serves(absent.worker_id, "gpt"), "what it serves is not known yet"
 
 
 async def test_closing_stops_all_asking(new_fleet: NewFleet, serve: Serve, listener: Any) -> None:

@@ -57,7 +57,7 @@ async def test_while_the_only_worker_drains_steps_are_served_or_told_to_come_bac
             assert int(found.headers["retry-after"]) >= 1
     hold.set()
     assert (await running).status_code == 200
-    await until(lambda: not gateway.parts.fleet.models(), "the worker to be gone")
+    await until(lambda: not gateway.parts.fleet.served.listed(), "the worker to be gone")
     found = await gateway.chat("afterwards")
     assert (found.status_code, found.json()["error"]["code"]) == (503, "no_worker")
 

@@ -15,10 +15,13 @@ gateway.
 
 @dataclass(frozen=True, slots=True)
 class Vitals:
-    """What a cheap probe brings. ``life`` holds marks that differ between two starts of the server."""
+    """What a cheap probe brings. ``life`` holds marks that differ between two starts of the server;
+    ``models`` what it lists now, empty where that is not known.
+    """
 
     life: Mapping[str, str] = field(default_factory=dict)
     weight_version: str | None = None
+    models: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

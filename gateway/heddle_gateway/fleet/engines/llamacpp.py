@@ -13,7 +13,7 @@ from heddle_gateway.fleet.engines.description import (
     text_or_none,
     whole_number,
 )
-from heddle_gateway.fleet.engines.openai_compatible import model_cards, model_ids
+from heddle_gateway.fleet.engines.openai_compatible import listed_models, model_cards, model_ids
 from heddle_gateway.fleet.errors import BadAnswer, StillStarting
 from heddle_gateway.fleet.features import EngineKind, Features
 
@@ -45,7 +45,7 @@ class LlamaCppEngine:
             raise StillStarting(f"/health: {reply.excerpt()}")
         if reply.status != 200:
             raise BadAnswer(f"/health: HTTP {reply.status}", reply.status)
-        return Vitals()
+        return Vitals(models=await listed_models(ask))
 
     async def load(self, ask: Asking, kv_tokens: int) -> LoadSample:
         """Requests beyond the slots wait where nothing counts them: ``waiting`` is 0."""

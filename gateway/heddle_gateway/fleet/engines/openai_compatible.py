@@ -18,8 +18,7 @@ class OpenAICompatibleEngine:
         return Description(self.kind, Features(), model_ids(cards), Vitals())
 
     async def check(self, ask: Asking) -> Vitals:
-        await model_cards(ask)
-        return Vitals()
+        return Vitals(models=model_ids(await model_cards(ask)))
 
     async def load(self, ask: Asking, kv_tokens: int) -> LoadSample:
         raise BadAnswer("an OpenAI-compatible server reports no load")
@@ -37,6 +36,14 @@ async def model_cards(ask: Asking) -> list[dict[str, Any]]:
     if not isinstance(cards, list):
         raise BadAnswer("/v1/models: no list named data", 200)
     return [card for card in cards[:MAX_MODELS] if isinstance(card, dict)]
+
+
+async def listed_models(ask: Asking) -> tuple[str, ...]:
+    """Names at ``/v1/models``; none where there is no such list now."""
+    try:
+        return model_ids(await model_cards(ask))
+    except (BadAnswer, StillStarting):
+        return ()
 
 
 def model_ids(cards: list[dict[str, Any]]) -> tuple[str, ...]:

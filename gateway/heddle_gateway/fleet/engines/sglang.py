@@ -24,7 +24,7 @@ from heddle_gateway.fleet.engines.description import (
     text_or_none,
     whole_number,
 )
-from heddle_gateway.fleet.engines.openai_compatible import model_cards, model_ids
+from heddle_gateway.fleet.engines.openai_compatible import listed_models, model_cards, model_ids
 from heddle_gateway.fleet.errors import BadAnswer, EngineBusy, NoAnswerInTime, StillStarting
 from heddle_gateway.fleet.features import EngineKind, Features, PrioritySense
 
@@ -92,7 +92,8 @@ class SGLangEngine:
             await _raise_if_busy(ask, error)
             raise
         model_info = await _model_info(ask)
-        return Vitals(_life(info), text_or_none(model_info.get("weight_version")))
+        version = text_or_none(model_info.get("weight_version"))
+        return Vitals(_life(info), version, await listed_models(ask))
 
     async def load(self, ask: Asking, kv_tokens: int) -> LoadSample:
         return _sample(await ask.get_json("/v1/loads", {"include": "core"}))

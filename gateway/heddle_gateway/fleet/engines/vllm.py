@@ -21,7 +21,7 @@ from heddle_gateway.fleet.engines.description import (
     text_or_none,
     whole_number,
 )
-from heddle_gateway.fleet.engines.openai_compatible import model_cards, model_ids
+from heddle_gateway.fleet.engines.openai_compatible import listed_models, model_cards, model_ids
 from heddle_gateway.fleet.errors import BadAnswer, StillStarting
 from heddle_gateway.fleet.features import EngineKind, Features, PrioritySense
 
@@ -74,7 +74,7 @@ class VLLMEngine:
 
     async def check(self, ask: Asking) -> Vitals:
         await _require_healthy(ask)
-        return Vitals(_life(await _metrics(ask)))
+        return Vitals(_life(await _metrics(ask)), models=await listed_models(ask))
 
     async def load(self, ask: Asking, kv_tokens: int) -> LoadSample:
         metrics = await _metrics(ask)
