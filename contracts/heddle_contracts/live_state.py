@@ -3,6 +3,7 @@
 from pydantic import BaseModel, ConfigDict, Field
 
 from heddle_contracts.planning import Plan
+from heddle_contracts.rollouts import RolloutMember
 
 SCHEMA_VERSION = 1
 
@@ -72,3 +73,40 @@ class PlanPointer(BaseModel):
     last_version: int = Field(ge=0, description="The highest that was given.")
     plan: Plan | None = None
     lengths: tuple[float, ...] = Field(default=(), description="Those it was made for, where given.")
+
+
+class MemberState(BaseModel):
+    """A trajectory of a rollout, as it was announced."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    who: RolloutMember
+    sigma: float = Field(description="Spread of the logarithm of its length.")
+
+
+class MemberProgress(BaseModel):
+    """How far a trajectory of a rollout is. Times are seconds of the Unix epoch."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    steps: int = Field(default=0, ge=0, description="Ended steps.")
+    output_tokens: int = Field(default=0, ge=0)
+    first_at: float | None = Field(default=None, description="Arrival of its first step.")
+    last_at: float | None = Field(default=None, description="End of its last step so far.")
+    over: bool = False
+
+
+class RolloutState(BaseModel):
+    """A rollout that was announced: whoever leads next goes on with it. ``progress``: one a member."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    schema_version: int = SCHEMA_VERSION
+    id: str
+    name: str | None = None
+    policy_version: str | None = None
+    model: str | None = None
+    created_at: float
+    plan_version: int | None = None
+    members: tuple[MemberState, ...]
+    progress: tuple[MemberProgress, ...]

@@ -51,6 +51,7 @@ from heddle_gateway.running_step import RunningSteps
 from heddle_gateway.serve_step import StepServer
 from heddle_gateway.settings import Settings, WorkerSetting
 from heddle_gateway.shared_fleet import SharedFleet, open_shared_fleet
+from heddle_gateway.shared_rollouts import SharedRollouts, open_shared_rollouts
 from heddle_gateway.shared_state import SharedState
 from heddle_gateway.store.engine import StoreError, open_engine, spill_beside
 from heddle_gateway.store.history_reader import HistoryReader
@@ -105,6 +106,7 @@ class Gateway:
     shared: SharedState | None
     """None where live state stays in this process."""
     shared_fleet: SharedFleet | None
+    shared_rollouts: SharedRollouts | None
 
 
 def create_app(settings: Settings) -> HeddleApp:
@@ -158,6 +160,9 @@ def create_app(settings: Settings) -> HeddleApp:
     tuning = FleetTuning(allowed_hosts=settings.worker_hosts, one_model=settings.check_models)
     fleet = Fleet(events, driver.live_steps_on, tuning)
     kept = open_shared_fleet(settings, fleet, planning.keeper, shared.mirror) if shared else None
+    rollouts = open_shared_rollouts(settings, planning.rollouts, driver, shared.mirror) if shared else None
+    if rollouts is not None:
+        planning.rollouts_saved = rollouts.saved
     upstream = Upstream(
         PoolLimits(
             connect_timeout_s=settings.connect_timeout_s,
@@ -166,6 +171,12 @@ def create_app(settings: Settings) -> HeddleApp:
             max_connections=settings.worker_connections,
         )
     )
+
+    def live_state_numbers() -> dict[str, float]:
+        assert shared is not None
+        assert rollouts is not None
+        return _mirror_numbers(shared.mirror.stats()) | {"rollouts_behind": float(rollouts.behind)}
+
     metrics = Metrics(
         fleet.served.listed,
         {
@@ -176,7 +187,7 @@ def create_app(settings: Settings) -> HeddleApp:
             "planner": planning.stats,
             "plans": planning.keeper.stats,
             "migrations": moving.stats,
-            **({"live_state": lambda: _mirror_numbers(shared.mirror.stats())} if shared is not None else {}),
+            **({"live_state": live_state_numbers} if shared is not None else {}),
             **({"peers": lambda: peering.stats()} if shared is not None else {}),
         },
     )
@@ -187,6 +198,7 @@ def create_app(settings: Settings) -> HeddleApp:
     peering = Peering(
         settings,
         shared=shared,
+        rollouts=rollouts,
         book=book,
         driver=driver,
         fleet=fleet,
@@ -223,6 +235,7 @@ def create_app(settings: Settings) -> HeddleApp:
         peering,
         shared,
         kept,
+        rollouts,
     )
 
     app = HeddleApp(
@@ -295,6 +308,8 @@ def _lifespan(gateway: Gateway, dispose: Callable[[], Awaitable[None]]) -> Any:
         await gateway.planning.take_up()
         if gateway.shared_fleet is not None:
             await gateway.shared_fleet.start()
+        if gateway.shared_rollouts is not None:
+            gateway.shared_rollouts.start()
         await _until_homes_serve(gateway)
         journalling = asyncio.create_task(journal.run()) if journal is not None else None
         gateway.planning.start()
@@ -305,6 +320,8 @@ def _lifespan(gateway: Gateway, dispose: Callable[[], Awaitable[None]]) -> Any:
             await gateway.planning.close()
             if gateway.shared_fleet is not None:
                 await gateway.shared_fleet.close()
+            if gateway.shared_rollouts is not None:
+                await gateway.shared_rollouts.close()
             await gateway.fleet.close()
             await gateway.moving.close()
             await gateway.steps.close()

@@ -25,6 +25,7 @@ from heddle_gateway.peers.own_desk import OwnDesk
 from heddle_gateway.peers.reign import Reign
 from heddle_gateway.running_step import RunningSteps
 from heddle_gateway.settings import Settings
+from heddle_gateway.shared_rollouts import SharedRollouts
 from heddle_gateway.shared_state import SharedState
 from heddle_gateway.store.redis_mail import RedisMail
 from heddle_gateway.store.redis_state import LiveStoreError
@@ -46,7 +47,7 @@ def _mail(settings: Settings, process: str) -> RedisMail:
 
 class Peering:
     """``sinks``: of steps that were decided about here, whoever served them. ``shared``: None decides alone.
-    ``past``: takes up what the history knows.
+    ``past``: takes up what the history knows; ``rollouts``: what the leader alone knows of them.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class Peering:
         settings: Settings,
         *,
         shared: SharedState | None,
+        rollouts: SharedRollouts | None,
         book: TrajectoryBook,
         driver: Driver,
         fleet: Fleet,
@@ -64,6 +66,7 @@ class Peering:
         past: Callable[[], Awaitable[None]],
     ) -> None:
         self._shared = shared
+        self._rollouts = rollouts
         self._past = past
         self._is_first = True
         self._upstream = upstream
@@ -77,7 +80,7 @@ class Peering:
         self.reign: Reign | None = None
         self.hosting: Hosting | None = None
         self._leader_desk: LeaderDesk | None = None
-        if shared is None:
+        if shared is None or rollouts is None:
             return
         self._followed = FollowedFleet(fleet)
         self.hosting = Hosting(
@@ -110,7 +113,9 @@ class Peering:
             look=shared.look,
             take_up=self._take_up,
             hosting=self.hosting,
-            steps=Handover(self.desks, own, leader, running=running, driver=driver, book=book),
+            steps=Handover(
+                self.desks, own, leader, running=running, driver=driver, book=book, forget=rollouts.begin_anew
+            ),
             detours=Detours(_mail(settings, shared.name), shared.name, self.hosting.protocol, LiveStoreError),
             release=__version__,
             bind_host=settings.host,
@@ -189,6 +194,8 @@ class Peering:
             # The newest word first: what is known is not overwritten.
             self._shared.restore(self._leader_desk.pasts())
             known = await self._shared.take_up()
+        if known and self._rollouts is not None:
+            await self._rollouts.take_up()
         if self._is_first or not known:
             await self._past()
 

@@ -6,7 +6,7 @@ estimates.
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
 from fastapi import APIRouter
@@ -41,6 +41,8 @@ class Planning:
         self._settings = settings
         self._worker_name = worker_name
         self.rollouts = RolloutBook()
+        self.rollouts_saved: Callable[[], Awaitable[None]] = _nowhere
+        """Returns when what was announced outlives this process, or cannot for now."""
         self.client: PlannerClient | None = None
         self.feed: PlannerFeed | None = None
 
@@ -110,6 +112,7 @@ class Planning:
                     worker_name=name,
                     forecast=self._forecast,
                     max_trajectories=self._settings.max_trajectories,
+                    saved=lambda: self.rollouts_saved(),
                 )
             ),
             events_router(driver.feed, name),
@@ -174,6 +177,10 @@ class Planning:
                 pass
         prior = (float(policy["prior_mean_tokens"]), float(policy["prior_sigma"]))
         return [said.get(member.trajectory_id, prior) for member in members]
+
+
+async def _nowhere() -> None:
+    """Without a Redis rollouts end with the process."""
 
 
 def _new(live: LiveTrajectory, prompt_tokens: int) -> NewTrajectory:

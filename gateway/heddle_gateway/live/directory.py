@@ -98,6 +98,7 @@ class Directory:
         if live is None and (live := self._announced.pop(who.trajectory_id, None)) is not None:
             self._claim(live, tenant)
             live.source = who.source
+            live.returns_to = self._returning.pop(key, None) if self._returning else None
         if live is None:
             handle = next(self._handles)
             live = LiveTrajectory(

@@ -20,7 +20,9 @@ log = logging.getLogger(__name__)
 
 
 class Handover:
-    """Fulfils peers.reign.Steps. It begins with nobody who decides: what comes waits."""
+    """Fulfils peers.reign.Steps. It begins with nobody who decides: what comes waits. ``forget``: what else
+    is the leader's alone.
+    """
 
     def __init__(
         self,
@@ -31,7 +33,9 @@ class Handover:
         running: RunningSteps,
         driver: Driver,
         book: TrajectoryBook,
+        forget: Callable[[], None] = lambda: None,
     ) -> None:
+        self._forget = forget
         self._desks = desks
         self._own = own
         self._leader = leader
@@ -50,6 +54,7 @@ class Handover:
             self._own.late.clear()
             self._driver.begin_anew()
             self._book.begin_anew()
+            self._forget()
             self._desks.here, self._desks.elsewhere = None, self._leader
             self._own.asked()
 

@@ -2,16 +2,17 @@
 
 Invariants: a member counts as waiting, running or finished by what the core and its step records say now;
 nothing is counted beside that. The number of rollouts and of their members is bounded, finished ones go
-first.
+first. What has changed is told once to who keeps a copy (`take_changes`).
 """
 
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol
 
+from heddle_contracts.live_state import MemberProgress, MemberState, RolloutState
 from heddle_contracts.rollouts import (
     MAX_TRAJECTORIES,
     Rollout,
@@ -66,13 +67,28 @@ class EndedStep(Protocol):
 
 @dataclass(slots=True)
 class _Member:
+    """``live``: its entry in the directory; None where it was over before this process knew of it."""
+
     who: RolloutMember
+    sigma: float
     live: Any
+    rollout: str
+    number: int
     steps: int = 0
     output_tokens: int = 0
     first_at: float | None = None
     last_at: float | None = None
     over: bool = False
+
+    @property
+    def progress(self) -> MemberProgress:
+        return MemberProgress(
+            steps=self.steps,
+            output_tokens=self.output_tokens,
+            first_at=self.first_at,
+            last_at=self.last_at,
+            over=self.over,
+        )
 
 
 @dataclass(slots=True)
@@ -99,9 +115,16 @@ class RolloutBook:
     def __init__(self) -> None:
         self._batches: OrderedDict[str, _Batch] = OrderedDict()
         self._members: dict[str, _Member] = {}
+        # Numbers of the members that went on; None where all of a rollout is new.
+        self._changed: dict[str, set[int] | None] = {}
+        self._gone: set[str] = set()
+        self.on_change: Callable[[], None] = lambda: None
 
     def __len__(self) -> int:
         return len(self._batches)
+
+    def __contains__(self, rollout: str) -> bool:
+        return rollout in self._batches
 
     def draft(self, asked: RolloutCreate, *, room: int) -> tuple[str, list[RolloutMember], list[int]]:
         """Ids for a batch: (rollout id, members, prompt tokens of each). Nothing is kept yet. Raises
@@ -135,19 +158,22 @@ class RolloutBook:
                 tokens.append(prompt.tokens if prompt is not None else 0)
         return rollout, members, tokens
 
-    def keep(self, rollout: str, asked: RolloutCreate, members: Sequence[tuple[RolloutMember, Live]]) -> None:
-        """Keeps a batch whose members are live entries now."""
+    def keep(
+        self, rollout: str, asked: RolloutCreate, members: Sequence[tuple[RolloutMember, float, Live]]
+    ) -> None:
+        """Keeps a batch whose members are live entries now; with each the spread of its length."""
         batch = _Batch(rollout, asked, time.time())
-        for who, live in members:
-            member = _Member(who, live)
-            batch.members.append(member)
-            self._members[who.trajectory_id] = member
-        self._batches[rollout] = batch
-        while len(self._batches) > MOST_ROLLOUTS or len(self._members) > 4 * MAX_TRAJECTORIES:
-            self._forget(next(iter(self._batches)))
+        batch.members = [
+            _Member(who, sigma, live, rollout, number) for number, (who, sigma, live) in enumerate(members)
+        ]
+        self._file(batch)
+        self._changed[rollout] = None
+        self.on_change()
 
     def planned(self, rollout: str, version: int | None) -> None:
         self._batches[rollout].plan_version = version
+        self._changed[rollout] = None
+        self.on_change()
 
     def step_ended(self, step: EndedStep) -> None:
         """A sink of ended steps."""
@@ -159,11 +185,83 @@ class RolloutBook:
         if member.first_at is None:
             member.first_at = step.arrived_at
         member.last_at = step.ended_at
+        self._note(member)
 
     def trajectory_over(self, trajectory_id: str) -> None:
         member = self._members.get(trajectory_id)
-        if member is not None:
+        if member is not None and not member.over:
             member.over = True
+            self._note(member)
+
+    # ---------------------------------------------------------------- a copy elsewhere
+
+    def all_changed(self, gone: Iterable[str] = ()) -> None:
+        """Who keeps a copy may have none, and may not have heard of those that are gone."""
+        self._changed = dict.fromkeys(self._batches)
+        self._gone.update(gone)
+
+    @property
+    def changes(self) -> int:
+        """Rollouts that `take_changes` would tell of."""
+        return len(self._changed) + len(self._gone)
+
+    def take_changes(self) -> tuple[dict[str, set[int] | None], set[str]]:
+        """Since the last call: of each rollout that changed the numbers of its members, None for all of it;
+        and rollouts that are not kept any more.
+        """
+        changed, self._changed = self._changed, {}
+        gone, self._gone = self._gone, set()
+        return changed, gone
+
+    def state_of(self, rollout: str) -> RolloutState:
+        """All that is known of one that is kept."""
+        batch = self._batches[rollout]
+        return RolloutState(
+            id=batch.id,
+            name=batch.asked.name,
+            policy_version=batch.asked.policy_version,
+            model=batch.asked.model,
+            created_at=batch.created_at,
+            plan_version=batch.plan_version,
+            members=tuple(MemberState(who=one.who, sigma=one.sigma) for one in batch.members),
+            progress=tuple(one.progress for one in batch.members),
+        )
+
+    def progress_of(self, rollout: str, numbers: Iterable[int]) -> dict[int, MemberProgress]:
+        """Of these members of a rollout that is kept."""
+        members = self._batches[rollout].members
+        return {number: members[number].progress for number in numbers}
+
+    def restore(self, state: RolloutState, lives: Sequence[Live | None]) -> None:
+        """A rollout of another process goes on here. ``lives``: the entry of each member that is not over."""
+        asked = RolloutCreate(name=state.name, policy_version=state.policy_version, model=state.model)
+        batch = _Batch(state.id, asked, state.created_at, plan_version=state.plan_version)
+        for number, (member, progress, live) in enumerate(
+            zip(state.members, state.progress, lives, strict=True)
+        ):
+            batch.members.append(
+                _Member(
+                    member.who,
+                    member.sigma,
+                    live,
+                    state.id,
+                    number,
+                    steps=progress.steps,
+                    output_tokens=progress.output_tokens,
+                    first_at=progress.first_at,
+                    last_at=progress.last_at,
+                    over=progress.over or live is None,
+                )
+            )
+        self._file(batch)
+
+    def begin_anew(self) -> None:
+        """Another process has them from now on."""
+        self._batches.clear()
+        self._members.clear()
+        self.take_changes()
+
+    # ---------------------------------------------------------------- looking in
 
     def unfinished(self, rollout: str) -> list[Any] | None:
         """Live entries of a rollout's members that are not over; None if there is no such rollout."""
@@ -205,7 +303,22 @@ class RolloutBook:
 
     # ---------------------------------------------------------------- inside
 
+    def _file(self, batch: _Batch) -> None:
+        for member in batch.members:
+            self._members[member.who.trajectory_id] = member
+        self._batches[batch.id] = batch
+        while len(self._batches) > MOST_ROLLOUTS or len(self._members) > 4 * MAX_TRAJECTORIES:
+            self._forget(next(iter(self._batches)))
+
+    def _note(self, member: _Member) -> None:
+        numbers = self._changed.setdefault(member.rollout, set())
+        if numbers is not None:
+            numbers.add(member.number)
+        self.on_change()
+
     def _forget(self, rollout: str) -> None:
+        self._changed.pop(rollout, None)
+        self._gone.add(rollout)
         for member in self._batches.pop(rollout).members:
             self._members.pop(member.who.trajectory_id, None)
 
@@ -255,12 +368,12 @@ class RolloutBook:
     def _state(self, member: _Member, known: Known) -> Literal["waiting", "running", "over"]:
         if member.over:
             return "over"
-        if not member.live.has_arrived:
+        if not member.live.has_arrived and not member.steps:
             return "waiting"
         return "running" if member.live.handle in known.rows else "over"
 
     def _remaining(self, member: _Member, known: Known) -> float:
-        row = known.rows.get(member.live.handle)
+        row = known.rows.get(member.live.handle) if member.live is not None else None
         return float(row[1]) if row is not None else float(member.who.predicted or 0.0)
 
     def _home(self, member: _Member, known: Known) -> str | None:

@@ -36,7 +36,9 @@ Estimate = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class RolloutDeps:
-    """``forecast``: the planner's word on members of which no length was given, or the core's prior."""
+    """``forecast``: the planner's word on members of which no length was given, or the core's prior;
+    ``saved``: returns when a rollout outlives this process, or cannot for now.
+    """
 
     book: RolloutBook
     driver: Driver
@@ -44,6 +46,7 @@ class RolloutDeps:
     worker_name: Callable[[int], str | None]
     forecast: Callable[[Sequence[RolloutMember], Sequence[int], str | None], Awaitable[list[Estimate]]]
     max_trajectories: int
+    saved: Callable[[], Awaitable[None]]
 
 
 RolloutId = Annotated[str, Path(description="As POST /admin/v1/rollouts answered it.")]
@@ -76,6 +79,7 @@ def rollouts_router(deps: RolloutDeps) -> APIRouter:
         deps.book.keep(rollout, asked, kept)
         if asked.plan:
             deps.book.planned(rollout, await _plan(deps.keeper))
+        await deps.saved()
         return deps.book.created(rollout, _known(deps))
 
     @router.get("", summary="Rollouts, newest first")
@@ -136,7 +140,7 @@ async def _announce(
     asked: RolloutCreate,
     members: Sequence[RolloutMember],
     estimates: Sequence[Estimate],
-) -> list[tuple[RolloutMember, Any]]:
+) -> list[tuple[RolloutMember, float, Any]]:
     kept = []
     for number, (member, (mean, sigma)) in enumerate(zip(members, estimates, strict=True)):
         live = deps.driver.directory.announce(
@@ -147,7 +151,7 @@ async def _announce(
             rollout=rollout,
         )
         deps.driver.expect(live, mean=mean, sigma=sigma)
-        kept.append((member.model_copy(update={"predicted": mean}), live))
+        kept.append((member.model_copy(update={"predicted": mean}), sigma, live))
         if number % CHUNK == CHUNK - 1:
             await asyncio.sleep(0)
     return kept

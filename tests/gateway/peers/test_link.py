@@ -15,8 +15,10 @@ from heddle_gateway.peers.frames import MAX_FRAME, BadFrame, Frame, FrameReader,
 from heddle_gateway.peers.link import Link, LinkTuning
 from heddle_gateway.peers.messages import of_ended, of_fleet, to_ended, to_endpoints, to_specs
 
+from tests.simulate.virtual_time import run_in_virtual_time
+
 WAIT_S = 30.0
-QUICK = LinkTuning(ping_s=0.02, silent_s=0.3)
+TUNING = LinkTuning()
 
 
 @pytest.mark.parametrize("cut", [1, 3, 8, 10_000])
@@ -69,7 +71,7 @@ class Side:
         self.lost = asyncio.Event()
         self.losses = 0
         self.hear = hear
-        self.link = Link(self._on_frame, self._on_lost, QUICK)
+        self.link = Link(self._on_frame, self._on_lost, TUNING)
 
     def _on_frame(self, link: Link, frame: Frame) -> None:
         self.frames.append(frame)
@@ -93,30 +95,41 @@ async def joined(near: Side, far: Any) -> AsyncIterator[None]:
         server.close()
 
 
-async def test_messages_keep_their_order_and_pings_are_nobodys_business(until: Any) -> None:
-    near, far = Side(), Side()
-    async with joined(near, far.link):
-        for number in range(50):
-            near.link.send("go", b"x" * number, k=number)
-        await until(lambda: len(far.frames) == 50, "all messages")
-        assert [frame.head["k"] for frame in far.frames] == list(range(50))
-        await asyncio.sleep(QUICK.silent_s * 2)
-        assert near.link.is_up, "both ping while they have nothing to say"
-        assert len(far.frames) == 50
-        assert near.frames == []
-    await until(far.lost.is_set, "the end of the link")
-    assert (near.losses, far.losses) == (1, 1), "lost once, by either side"
-    near.link.send("go", k=51)
-    assert not near.link.is_up
-
-
-async def test_a_side_that_says_nothing_is_given_up() -> None:
-    near = Side()
-    async with joined(near, asyncio.Protocol()):
-        assert near.link.is_up
+def test_messages_keep_their_order_and_pings_are_nobodys_business() -> None:
+    async def main() -> None:
+        near, far = Side(), Side()
+        async with joined(near, far.link):
+            for number in range(50):
+                near.link.send("go", b"x" * number, k=number)
+            async with asyncio.timeout(WAIT_S):
+                while len(far.frames) < 50:  # noqa: ASYNC110  time is simulated
+                    await asyncio.sleep(0.01)
+            assert [frame.head["k"] for frame in far.frames] == list(range(50))
+            await asyncio.sleep(60 * TUNING.silent_s)
+            assert near.link.is_up, "both ping while they have nothing to say"
+            assert len(far.frames) == 50
+            assert near.frames == []
         async with asyncio.timeout(WAIT_S):
+            await far.lost.wait()
+        assert (near.losses, far.losses) == (1, 1), "lost once, by either side"
+        near.link.send("go", k=51)
+        assert not near.link.is_up
+
+    run_in_virtual_time(main())
+
+
+def test_a_side_that_says_nothing_is_given_up() -> None:
+    async def main() -> None:
+        near = Side()
+        async with joined(near, asyncio.Protocol()):
+            assert near.link.is_up
+            began = asyncio.get_running_loop().time()
             await near.lost.wait()
-    assert near.losses == 1
+            waited = asyncio.get_running_loop().time() - began
+        assert TUNING.silent_s < waited <= TUNING.silent_s + 1.1 * TUNING.ping_s
+        assert near.losses == 1
+
+    run_in_virtual_time(main())
 
 
 async def test_a_message_of_another_release_closes_the_link() -> None:

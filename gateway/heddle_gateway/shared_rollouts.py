@@ -1,0 +1,171 @@
+"""Rollouts outlive their leader: kept in Redis a moment behind, taken up by whoever leads next.
+
+Part of the composition, beside shared_fleet.py. Only the holder of the lease writes; with a new epoch all is
+written again. A rollout that is taken up is announced to the core anew: its trajectories are ranked before
+they come back.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Final
+
+from heddle_contracts.live_state import RolloutState
+
+from heddle_gateway.live.driver import Driver
+from heddle_gateway.plans.rollouts import RolloutBook
+from heddle_gateway.settings import Settings
+from heddle_gateway.store.redis_rollouts import RedisRollouts
+from heddle_gateway.store.redis_state import LiveStoreError
+from heddle_gateway.telemetry.live_mirror import LiveMirror
+
+log = logging.getLogger(__name__)
+
+PERIOD_S: Final = 0.1
+AGAIN_S: Final = 1.0
+"""A store that was away is tried again after so long."""
+SAVED_S: Final = 2.0
+TAKE_UP_TIMEOUT_S: Final = 10.0
+TURN: Final = 256
+"""Announcements between which steps get their turn."""
+
+
+class SharedRollouts:
+    """``epoch()``: of the lease this process holds, 0 for none. Raises ValueError for a URL that is none."""
+
+    def __init__(
+        self, settings: Settings, url: str, book: RolloutBook, driver: Driver, epoch: Callable[[], int]
+    ) -> None:
+        self._store = RedisRollouts(url, name=settings.namespace, ttl_s=settings.state_ttl_s)
+        self._book = book
+        self._driver = driver
+        self._epoch = epoch
+        self._written_epoch = 0
+        self._away = False
+        self._wake = asyncio.Event()
+        self._saved = asyncio.Event()
+        self._writing = 0
+        self._task: asyncio.Task[None] | None = None
+        book.on_change = self._wake.set
+
+    @property
+    def behind(self) -> int:
+        """Rollouts that have changed and are not written yet."""
+        return self._book.changes + self._writing
+
+    # ---------------------------------------------------------------- lifetime
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._run(), name="shared-rollouts")
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+            await self._sync()
+        await self._store.close()
+
+    async def take_up(self) -> None:
+        """What an earlier leader announced, beside what is known here; nothing where Redis is away."""
+        try:
+            async with asyncio.timeout(TAKE_UP_TIMEOUT_S):
+                found, unreadable = await self._store.load()
+        except (LiveStoreError, TimeoutError) as error:
+            log.warning("rollouts of an earlier leader are not taken up: %s", error or "Redis is slow")
+            return
+        if unreadable:
+            log.warning("%d rollouts in Redis are of another build and left alone", unreadable)
+        for state in found:
+            if state.id not in self._book:
+                self._book.restore(state, await self._announced(state))
+
+    def begin_anew(self) -> None:
+        """Another process leads from now on."""
+        self._book.begin_anew()
+
+    async def saved(self) -> None:
+        """Returns when what was announced lies in Redis, or cannot be written there for now."""
+        if not self._epoch():
+            return
+        self._saved.clear()
+        self._wake.set()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(SAVED_S):
+                await self._saved.wait()
+
+    # ---------------------------------------------------------------- inside
+
+    async def _announced(self, state: RolloutState) -> list[Any]:
+        """A live entry of each member that is not over, else None."""
+        directory = self._driver.directory
+        lives: list[Any] = []
+        for number, (member, progress) in enumerate(zip(state.members, state.progress, strict=True)):
+            if progress.over:
+                lives.append(None)
+                continue
+            known = directory.named(member.who.trajectory_id)
+            live = known[0] if known else None
+            if live is None:
+                live = directory.announce(
+                    member.who.trajectory_id,
+                    group_id=member.who.group_id,
+                    sample=member.who.sample,
+                    model=state.model,
+                    rollout=state.id,
+                )
+                left = max(1.0, (member.who.predicted or 0.0) - progress.output_tokens)
+                self._driver.expect(live, mean=left, sigma=member.sigma)
+            lives.append(live)
+            if number % TURN == TURN - 1:
+                await asyncio.sleep(0)
+        return lives
+
+    async def _run(self) -> None:
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(AGAIN_S):
+                    await self._wake.wait()
+            self._wake.clear()
+            await self._sync()
+            self._saved.set()
+            await asyncio.sleep(AGAIN_S if self._away else PERIOD_S)
+
+    async def _sync(self) -> None:
+        epoch = self._epoch()
+        if not epoch:
+            return
+        if epoch != self._written_epoch:
+            self._book.all_changed()
+        changed, gone = self._book.take_changes()
+        self._writing = len(changed) + len(gone)
+        try:
+            await self._store.remove(epoch, gone)
+            for rollout, numbers in changed.items():
+                if rollout not in self._book:
+                    continue
+                if numbers is None:
+                    await self._store.save(epoch, self._book.state_of(rollout))
+                else:
+                    progress = self._book.progress_of(rollout, numbers)
+                    await self._store.save_progress(epoch, rollout, progress)
+        except LiveStoreError as error:
+            if not self._away:
+                log.warning("rollouts stay in this process: %s", error)
+            self._away = True
+            self._written_epoch = 0
+            self._book.all_changed(gone)
+        else:
+            self._away = False
+            self._written_epoch = epoch
+        finally:
+            self._writing = 0
+
+
+def open_shared_rollouts(
+    settings: Settings, book: RolloutBook, driver: Driver, mirror: LiveMirror
+) -> SharedRollouts:
+    """For a gateway with a Redis, whose lease ``mirror`` holds."""
+    assert settings.redis_url is not None
+    return SharedRollouts(settings, settings.redis_url.get_secret_value(), book, driver, lambda: mirror.epoch)
