@@ -22,7 +22,8 @@ from heddle_gateway.fleet.features import EngineKind, Features
 from heddle_gateway.identity import RequestFacts, TrajectoryBook
 from heddle_gateway.live.decisions import Dispatch
 from heddle_gateway.live.directory import Directory
-from heddle_gateway.live.driver import Driver, new_core
+from heddle_gateway.live.driver import Driver
+from heddle_gateway.live.policy import new_core
 from heddle_gateway.peers.address import Address
 from heddle_gateway.peers.desk import Desks
 from heddle_gateway.peers.detour import Detours
@@ -202,7 +203,7 @@ class Node:
             on_expire=lambda *_: None,
             clock=lambda: round(loop.time() * 1e6),
         )
-        self.driver.worker_up(Facts())
+        self.driver.workers.up(Facts())
         workers: Any = Workers()
         shared = SharedState(
             Settings(), "redis://127.0.0.1:1/0", name, self.book, self.driver, lambda _: "worker"
