@@ -50,6 +50,11 @@ def test_every_cell_is_run_and_baselines_once_for_all_predictions(tmp_path: Path
     }
     assert len(of_baselines) == 4
     assert "heddle: calibrated:" in output
+    assert "any schedule: at most" in output.splitlines()[-1]
+    for cell in cells:
+        best = min(cell["policies"][name]["makespan_s"] for name in ("verl", "slime"))  # type: ignore[index]
+        assert cell["at_most"] == pytest.approx(best / cell["lower_bound_s"])
+        assert cell["at_most"] >= cell["policies"]["heddle"]["ratio_to_best_baseline"]  # type: ignore[index]
     assert "noise:" in output.splitlines()[-1]
 
 

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from heddle_planner.simulate.paper_grid_cli import app
+from heddle_planner.simulate.paper_grid_cli import app, table
 from typer.testing import CliRunner
 
 SMALL = ("--gpus", "2", "--degrees", "1,2", "--trajectories", "24", "--models", "qwen3-8b")
@@ -42,6 +42,26 @@ def test_a_cell_has_baselines_at_two_degrees_and_heddle_without_each_part(tmp_pa
     assert without["resource_manager"] != heddle["makespan_s"]
     row = next(line for line in output.splitlines() if line.startswith("search"))
     assert f"{baselines['slime']['best_s'] / heddle['makespan_s']:.2f}" in row
+    assert f"{baselines['slime']['best_s'] / bound:.2f}" in row
+
+
+@pytest.mark.parametrize(
+    ("heddle", "bound", "said"),
+    [(100.0, 90.0, "there"), (130.0, 90.0, "missed, 1.30 x bound"), (130.0, 125.0, "out of reach, 1.12")],
+)
+def test_what_is_wanted_is_there_or_missed_or_out_of_reach(heddle: float, bound: float, said: str) -> None:
+    # 1.2 times faster than 140 s is 116.7 s.
+    baselines = {name: {"best_s": 140.0, "usual_s": 140.0} for name in ("verl", "verl_hybrid", "slime")}
+    record = {
+        "spec": {"domain": "math", "model": "qwen3-8b"},
+        "lower_bound_s": bound,
+        "heddle": {"makespan_s": heddle, "workers": [1]},
+        "baselines": baselines,
+        "without": {"scheduler": 1.0, "placement": 1.0, "resource_manager": 1.0},
+    }
+    lines = list(table([record]))
+    verdicts = lines[lines.index("") + 3]
+    assert verdicts.split(" | ")[-1].strip() == said
 
 
 def test_cells_that_are_there_are_not_run_again_and_others_are(tmp_path: Path) -> None:

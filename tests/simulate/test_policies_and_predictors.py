@@ -6,6 +6,7 @@ import heddle_core
 import pytest
 from heddle_planner.simulate.policies import POLICIES, PolicyError, parse_policies
 from heddle_planner.simulate.predictors import PredictionError, parse_prediction
+from heddle_planner.simulate.replanning import Replan
 
 
 @pytest.mark.parametrize("name", POLICIES)
@@ -25,6 +26,20 @@ def test_a_policy_can_be_changed_field_by_field() -> None:
     assert rows[1].core_policy == {"order": "fcfs", "move_margin": 2.5, "backlog": 3}
     assert rows[1].predicts
     assert not rows[1].baseline
+
+
+def test_plans_on_the_way_are_a_setting_of_a_policy_and_not_of_the_core() -> None:
+    [row] = parse_policies("heddle;replan_s=120;order=fcfs;replan_latency_s=0.5")
+    assert row.core_policy == {"order": "fcfs"}
+    assert row.replan == Replan(period_s=120.0, latency_s=0.5)
+    [plain] = parse_policies("heddle")
+    assert plain.replan is None
+
+
+@pytest.mark.parametrize("setting", ["replan_s=0", "replan_s=often", "replan_s=true", "replan_latency_s=1"])
+def test_plans_on_the_way_that_cannot_be_name_their_setting(setting: str) -> None:
+    with pytest.raises(PolicyError, match=setting.split("=")[0]):
+        parse_policies(f"heddle;{setting}")
 
 
 @pytest.mark.parametrize("text", ["", "verl,verl", "virl", "verl;order", "verl;=3"])

@@ -123,13 +123,14 @@ def simulate(
     except RuntimeError as error:
         typer.echo(f"heddle simulate: {error}", err=True)
         raise typer.Exit(1) from error
+    longest, work, _ = comparison.lower_bound_parts_s
     typer.echo(
-        f"lower bound {comparison.lower_bound_s:.0f} s (longest trajectory alone "
-        f"{comparison.lower_bound_parts_s[0]:.0f} s, all work {comparison.lower_bound_parts_s[1]:.0f} s)"
+        f"lower bound {comparison.lower_bound_s:.0f} s "
+        f"(longest trajectory alone {longest:.0f} s, all work {work:.0f} s)"
     )
     typer.echo(HEADER)
     for outcome in comparison.outcomes:
-        typer.echo(line(outcome, comparison.best_baseline))
+        typer.echo(line(outcome, comparison))
     if json_path is not None:
         json_path.parent.mkdir(parents=True, exist_ok=True)
         json_path.write_text(json.dumps(as_json(comparison, facts)) + "\n", encoding="utf-8")

@@ -61,7 +61,13 @@ class Cell:
     def over_bound(self, name: str) -> float:
         """Makespan over lower bound."""
         [outcome] = [one for one in self.comparison.outcomes if one.row.name == name]
-        return outcome.makespan / self.comparison.lower_bound_s
+        return self.comparison.over_bound(outcome)
+
+    @property
+    def most(self) -> float:
+        """The most that anything can be faster than the best baseline."""
+        best = self.comparison.best_baseline
+        return self.comparison.over_bound(best) if best is not None else math.nan
 
 
 def run_grid(grid: Grid, rows: Sequence[PolicyRow]) -> Iterator[Cell]:
@@ -95,7 +101,6 @@ def run_grid(grid: Grid, rows: Sequence[PolicyRow]) -> Iterator[Cell]:
                     both = {one.row.name: one for one in (*told_nothing.outcomes, *told.outcomes)}
                     comparison = Comparison(
                         problem=problem,
-                        lower_bound_s=told.lower_bound_s,
                         lower_bound_parts_s=told.lower_bound_parts_s,
                         outcomes=[both[row.name] for row in rows],
                     )

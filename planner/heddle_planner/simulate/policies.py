@@ -10,7 +10,9 @@ The baselines are those of the paper's evaluation (arXiv 2603.28101, section 7),
 * fcfs, round_robin, least_load, cache_aware: the single rules, for ablations.
 * fix1, fix8: Heddle with all workers at one MP degree.
 
-A name can be followed by changes to the core's policy: ``heddle;admission=unlimited;move_margin=2``.
+A name can be followed by changes to the core's policy, ``heddle;admission=unlimited;move_margin=2``, and by
+``replan_s``: seconds between plans made on the way (`heddle_planner.simulate.replanning`; with
+``replan_latency_s``, that such a plan takes to arrive).
 """
 
 import json
@@ -20,6 +22,8 @@ from enum import StrEnum
 from typing import Any, Final
 
 from heddle_core import Core
+
+from heddle_planner.simulate.replanning import Replan
 
 
 class PolicyError(ValueError):
@@ -51,6 +55,8 @@ class PolicyRow:
     """The core is told predictions; baselines have none."""
     baseline: bool = True
     changes: Mapping[str, Any] = field(default_factory=dict)
+    replan: Replan | None = None
+    """Plans are made on the way too."""
 
     @property
     def core_policy(self) -> dict[str, Any]:
@@ -106,7 +112,11 @@ def _parse(text: str) -> PolicyRow:
         parsed[key.strip()] = _value(value.strip())
     if not parsed:
         return row
-    changed = replace(row, name=text, changes=parsed)
+    try:
+        replan = Replan.of(parsed)
+    except ValueError as error:
+        raise PolicyError(f"{text}: {error}") from error
+    changed = replace(row, name=text, changes=parsed, replan=replan)
     try:
         Core(json.dumps(changed.core_policy))
     except ValueError as error:

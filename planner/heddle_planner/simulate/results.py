@@ -8,7 +8,6 @@ from heddle_planner.simulate.comparison import Comparison, Outcome
 REPORTED: Final = (
     "makespan_s",
     "tokens_per_s",
-    "over_lower_bound",
     "degrees",
     "queue_s_longest",
     "queue_s_last",
@@ -28,6 +27,7 @@ REPORTED: Final = (
     "refused_trajectories",
     "holds",
     "active",
+    "plans_on_the_way",
     "digest",
     "events",
 )
@@ -45,22 +45,24 @@ def as_json(comparison: Comparison, workload: Mapping[str, Any]) -> dict[str, An
     network).
     """
     best = comparison.best_baseline
-    longest, work = comparison.lower_bound_parts_s
+    longest, work, joint = comparison.lower_bound_parts_s
     return {
         "workload": dict(workload),
         "lower_bound_s": comparison.lower_bound_s,
         "lower_bound_longest_s": longest,
         "lower_bound_work_s": work,
+        "lower_bound_joint_s": joint,
         "best_baseline": None if best is None else best.row.name,
-        "policies": {outcome.row.name: _policy(outcome, best) for outcome in comparison.outcomes},
+        "policies": {outcome.row.name: _policy(outcome, comparison) for outcome in comparison.outcomes},
     }
 
 
-def _policy(outcome: Outcome, best: Outcome | None) -> dict[str, Any]:
-    report = outcome.report
+def _policy(outcome: Outcome, comparison: Comparison) -> dict[str, Any]:
+    report, best = outcome.report, comparison.best_baseline
     ended = sorted(second for second in report["completion_s"] if second is not None)
     return {
         **{name: report[name] for name in REPORTED},
+        "over_lower_bound": comparison.over_bound(outcome),
         "migrations": report["migrations"]["landed"],
         "migrations_hidden": report["migrations"]["hidden"],
         "migrations_waited_for": report["migrations"]["waited_for"],
@@ -88,13 +90,13 @@ HEADER: Final = (
 """Head of the table."""
 
 
-def line(outcome: Outcome, best: Outcome | None) -> str:
+def line(outcome: Outcome, comparison: Comparison) -> str:
     """One row of the table; ``x best`` is how many times faster than the best baseline."""
-    report = outcome.report
+    report, best = outcome.report, comparison.best_baseline
     ratio = f"{best.makespan / outcome.makespan:7.2f}" if best is not None else "      -"
     return (
         f"{outcome.row.name[:28]:28} {describe(report['degrees']):>12} {report['makespan_s']:8.0f} s "
-        f"{report['over_lower_bound']:8.2f} {ratio} {report['tokens_per_s']:9.0f} "
+        f"{comparison.over_bound(outcome):8.2f} {ratio} {report['tokens_per_s']:9.0f} "
         f"{report['queue_s_longest']:14.1f} s {report['recomputed_tokens'] / 1e6:9.1f} M "
         f"{report['preemptions']:9d} {report['moves']:7d}"
     )

@@ -673,13 +673,18 @@ class SimWorkload:
 
         None for ``{"kind": "none"}``. The kinds are those of a spec's ``prediction``.
         """
-    def lower_bound(self, spec_json: str) -> tuple[float, float]:
+    def lower_bound(self, spec_json: str) -> tuple[float, float, float]:
         """Seconds that no schedule on the spec's GPUs beats, whatever its workers' degrees: (the longest
-        trajectory alone on the fastest worker, all work over all throughput).
+        trajectory alone, all work over all throughput, both at once). The last is the highest.
         """
 
-def simulate(workload: SimWorkload, spec_json: str) -> tuple[str, bytes]:
+def simulate(
+    workload: SimWorkload, spec_json: str, planner: Callable[[str], str | None] | None = None
+) -> tuple[str, bytes]:
     """Runs a workload on a modelled cluster: (report as JSON, the core's journal if the spec asks for one).
+
+    ``planner`` is asked as the spec's ``replan`` says: a ``heddle_sim::cluster::replanning::Question`` as
+    JSON in, its ``Answer`` out or None; what it raises ends the run and is raised here.
 
     The fields of spec and report are those of ``heddle_sim::spec::Spec`` and
     ``heddle_sim::report::Report``. The GIL is released. Raises ValueError naming the field of a spec that

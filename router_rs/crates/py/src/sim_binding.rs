@@ -1,8 +1,9 @@
 //! Binding of the simulator: arrays and JSON in, JSON out. Converts and decides nothing; the GIL is free while it runs.
 use heddle_sim::bound::lower_bound;
+use heddle_sim::cluster::replanning::{Answer, Question};
 use heddle_sim::prediction::{Estimate, Prediction, Predictions};
 use heddle_sim::spec::Spec;
-use heddle_sim::{Script, Turn, Workload, simulate as run};
+use heddle_sim::{Script, SimError, Turn, Workload, simulate as run, simulate_replanned};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -84,33 +85,61 @@ impl PyWorkload {
     }
 
     /// See `_native.pyi`.
-    fn lower_bound(&self, py: Python<'_>, spec_json: &str) -> PyResult<(f64, f64)> {
+    fn lower_bound(&self, py: Python<'_>, spec_json: &str) -> PyResult<(f64, f64, f64)> {
         let spec = Spec::from_json(spec_json).map_err(value_error)?;
         let bound =
             py.detach(|| lower_bound(&self.workload, &spec.truth, spec.gpus(), spec.slowdown));
-        Ok((bound.longest_alone_s, bound.work_s))
+        Ok((bound.longest_alone_s, bound.work_s, bound.joint_s))
     }
 }
 
 /// See `_native.pyi`.
 #[pyfunction]
+#[pyo3(signature = (workload, spec_json, planner=None))]
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "PyO3 hands over a reference of its own"
+)]
 fn simulate<'py>(
     py: Python<'py>,
     workload: &Bound<'py, PyWorkload>,
     spec_json: &str,
+    planner: Option<Py<PyAny>>,
 ) -> PyResult<(String, Bound<'py, PyBytes>)> {
     let spec = Spec::from_json(spec_json).map_err(value_error)?;
     let workload = &workload.get().workload;
-    let (report, journal) = py
-        .detach(|| {
-            let run = run(workload, &spec)?;
-            let report = serde_json::to_string(&run.report);
-            Ok::<_, heddle_sim::SimError>((report, run.journal))
-        })
-        .map_err(|error| match error {
-            heddle_sim::SimError::Spec(_) => value_error(error),
-            _ => PyRuntimeError::new_err(error.to_string()),
-        })?;
+    let mut raised = None;
+    let outcome = py.detach(|| {
+        let run = match &planner {
+            None => run(workload, &spec),
+            Some(planner) => {
+                let mut ask = |question: &Question| {
+                    ask_planner(planner, question).map_err(|error| {
+                        let why = error.to_string();
+                        raised = Some(error);
+                        why
+                    })
+                };
+                simulate_replanned(workload, &spec, &mut ask)
+            }
+        }?;
+        let report = serde_json::to_string(&run.report);
+        Ok::<_, SimError>((report, run.journal))
+    });
+    let (report, journal) = outcome.map_err(|error| match (raised, error) {
+        (Some(raised), _) => raised,
+        (None, error @ SimError::Spec(_)) => value_error(error),
+        (None, error) => PyRuntimeError::new_err(error.to_string()),
+    })?;
     let report = report.map_err(|error| PyRuntimeError::new_err(error.to_string()))?;
     Ok((report, PyBytes::new(py, &journal)))
+}
+
+fn ask_planner(planner: &Py<PyAny>, question: &Question) -> PyResult<Option<Answer>> {
+    let asked = serde_json::to_string(question).map_err(value_error)?;
+    let answer: Option<String> = Python::attach(|py| planner.call1(py, (asked,))?.extract(py))?;
+    let read = |json: String| {
+        serde_json::from_str(&json).map_err(|error| value_error(format!("answer: {error}")))
+    };
+    answer.map(read).transpose()
 }

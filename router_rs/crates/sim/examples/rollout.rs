@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
+use heddle_sim::bound::lower_bound;
 use heddle_sim::draw::{Purpose, normal};
 use heddle_sim::prediction::Prediction;
 use heddle_sim::spec::Truth;
@@ -97,13 +98,14 @@ fn main() {
                 },
                 ..serde_json::from_str(r#"{"truth":{},"workers":[]}"#).expect("a spec of defaults")
             };
+            let bound = lower_bound(&workload, &spec.truth, spec.gpus(), spec.slowdown).seconds();
             let started = Instant::now();
             match simulate(&workload, &spec) {
                 Ok(run) => println!(
                     "TP{degree} {name:20} makespan {:8.1} s  {:5.2} x bound  {:8.0} tokens/s  recomputed {:>10}  moves {:>6}  \
                      preempted {:>6}  queue of longest {:7.1} s  [{:.2} s, {} events]",
                     run.report.makespan_s,
-                    run.report.over_lower_bound,
+                    run.report.makespan_s / bound,
                     run.report.tokens_per_s,
                     run.report.recomputed_tokens,
                     run.report.moves,

@@ -29,6 +29,19 @@ pub struct Costs {
     pub prefill_pair_s: f64,
 }
 
+/// A decode step of b sequences takes `at_none + slope b` seconds for b from `first` to `last`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Line {
+    /// Smallest batch.
+    pub first: f64,
+    /// Largest batch.
+    pub last: f64,
+    /// Seconds.
+    pub at_none: f64,
+    /// Seconds a sequence.
+    pub slope: f64,
+}
+
 impl Costs {
     /// Checks the numbers; the message names the field.
     pub fn validate(&self) -> Result<(), String> {
@@ -113,6 +126,34 @@ impl Costs {
             .fold(f64::INFINITY, f64::min)
     }
 
+    /// The straight lines that a step lies on over batches of 1 to `slots`, context left out.
+    pub fn lines(&self, slots: u32) -> impl Iterator<Item = Line> + '_ {
+        let last = f64::from(slots.max(1));
+        let ends = self.batches.iter().skip(1).map(|&batch| f64::from(batch));
+        let inner = ends.take_while(move |&end| end < last);
+        let mut first = 1.0;
+        inner.chain([last]).map(move |end| {
+            let line = self.line(first, end);
+            first = end;
+            line
+        })
+    }
+
+    fn line(&self, first: f64, last: f64) -> Line {
+        let at_first = self.batch_s(first as usize);
+        let slope = if last > first {
+            (self.batch_s(last as usize) - at_first) / (last - first)
+        } else {
+            0.0
+        };
+        Line {
+            first,
+            last,
+            at_none: at_first - slope * first,
+            slope,
+        }
+    }
+
     /// What a profile says of this to the core: the line through batch 1 and `slots`.
     pub fn belief(&self, slots: u32) -> Profile {
         let alone = self.batch_s(1);
@@ -172,6 +213,29 @@ mod tests {
         assert!((costs().least_token_s(2, 0.0) - 0.011 / 2.0).abs() < 1e-12);
         // What is left of a step is least for its tokens where it is small.
         assert!((costs().least_token_s(9, 0.0095) - 0.0005).abs() < 1e-12);
+    }
+
+    #[test]
+    fn lines_lie_on_the_steps_and_end_with_the_slots() {
+        let costs = costs();
+        for slots in [1, 2, 3, 5, 9, 12] {
+            let lines: Vec<Line> = costs.lines(slots).collect();
+            assert!((lines.last().unwrap().last - f64::from(slots)).abs() < 1e-12);
+            for batch in 1..=slots {
+                let at = f64::from(batch);
+                let on = lines
+                    .iter()
+                    .filter(|line| line.first <= at && at <= line.last);
+                let found: Vec<f64> = on.map(|line| line.at_none + line.slope * at).collect();
+                assert!(!found.is_empty());
+                for seconds in found {
+                    assert!(
+                        (seconds - costs.step_s(batch as usize, 0)).abs() < 1e-12,
+                        "{batch} of {slots}"
+                    );
+                }
+            }
+        }
     }
 
     #[test]

@@ -23,7 +23,7 @@ pub mod segment;
 pub mod spec;
 pub mod workload;
 
-pub use cluster::{Run, SimError, simulate};
+pub use cluster::{Run, SimError, simulate, simulate_replanned};
 pub use costs::Costs;
 pub use report::Report;
 pub use spec::Spec;

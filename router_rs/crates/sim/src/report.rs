@@ -4,7 +4,6 @@ use heddle_core::counters::Counters;
 use heddle_core::migration::{MoveState, Totals as MoveTotals};
 use serde::Serialize;
 
-use crate::bound::Bound;
 use crate::engine::Totals;
 use crate::workload::Workload;
 
@@ -149,14 +148,6 @@ pub struct Report {
     pub makespan_s: f64,
     /// Output tokens a second until then.
     pub tokens_per_s: f64,
-    /// No schedule on as many GPUs is shorter.
-    pub lower_bound_s: f64,
-    /// The longest trajectory alone on the fastest worker.
-    pub lower_bound_longest_s: f64,
-    /// All work over all throughput.
-    pub lower_bound_work_s: f64,
-    /// Makespan over lower bound.
-    pub over_lower_bound: f64,
     /// MP degrees of the workers.
     pub degrees: Vec<u32>,
     /// Trajectories.
@@ -213,6 +204,8 @@ pub struct Report {
     pub timeline: Vec<Stay>,
     /// Digest of all the core's actions in order: equal for equal decisions.
     pub digest: String,
+    /// Plans that were made on the way and put in force.
+    pub plans_on_the_way: u64,
     /// Events that the core took in.
     pub events: u64,
 }
@@ -220,13 +213,13 @@ pub struct Report {
 /// What the report is made from.
 pub(crate) struct Findings<'a> {
     pub workload: &'a Workload,
-    pub bound: Bound,
     pub traces: &'a [Trace],
     pub workers: Vec<WorkerTrace>,
     pub timeline: Vec<Stay>,
     pub counters: &'a Counters,
     pub moves: &'a MoveTotals,
     pub carried: Carried,
+    pub plans_on_the_way: u64,
     pub digest: String,
 }
 
@@ -234,13 +227,13 @@ impl Report {
     pub(crate) fn new(findings: Findings<'_>) -> Self {
         let Findings {
             workload,
-            bound,
             traces,
             workers,
             timeline,
             counters,
             moves,
             carried,
+            plans_on_the_way,
             digest,
         } = findings;
         let n = traces.len();
@@ -273,10 +266,6 @@ impl Report {
         Self {
             makespan_s: makespan,
             tokens_per_s: ratio(output as f64, makespan),
-            lower_bound_s: bound.seconds(),
-            lower_bound_longest_s: bound.longest_alone_s,
-            lower_bound_work_s: bound.work_s,
-            over_lower_bound: ratio(makespan, bound.seconds()),
             degrees: workers.iter().map(|worker| worker.degree).collect(),
             trajectories: n,
             steps: workload.steps(),
@@ -306,6 +295,7 @@ impl Report {
             workers,
             timeline,
             digest,
+            plans_on_the_way,
             events: counters.events,
         }
     }

@@ -7,6 +7,7 @@ use heddle_core::plan::PlanSpec;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::cluster::replanning::Replan;
 use crate::costs::Costs;
 use crate::engine::Settings;
 use crate::network::Link;
@@ -67,6 +68,9 @@ pub struct Spec {
     /// A plan, installed before the first trajectory.
     #[serde(default)]
     pub plan: Option<PlanSpec>,
+    /// When plans are made on the way; absent for one plan at most, made beforehand.
+    #[serde(default)]
+    pub replan: Option<Replan>,
     /// What the core is told about lengths.
     #[serde(default)]
     pub prediction: Prediction,
@@ -198,6 +202,9 @@ impl Spec {
             if !(loss.at_s.is_finite() && loss.at_s >= 0.0 && back > loss.at_s) {
                 return Err(format!("losses[{index}]: must have 0 <= at_s < back_s"));
             }
+        }
+        if let Some(replan) = &self.replan {
+            replan.validate()?;
         }
         self.prediction.validate()
     }

@@ -4,16 +4,20 @@
 mod cases;
 
 use cases::{costs, script, spec, truth, turn, workload};
-use heddle_sim::bound::{alone_s, lower_bound};
+use heddle_sim::bound::{Bound, lower_bound};
 use heddle_sim::engine::{Engine, Notice, Request, Settings, What};
 use heddle_sim::kv::Path;
-use heddle_sim::{Script, simulate};
+use heddle_sim::{Script, Spec, Workload, simulate};
 
 fn close(got: f64, expected: f64, steps: usize) {
     assert!(
         (got - expected).abs() < 2e-6 * steps as f64,
         "got {got}, expected {expected}"
     );
+}
+
+fn bound(workload: &Workload, spec: &Spec) -> Bound {
+    lower_bound(workload, &spec.truth, spec.gpus(), spec.slowdown)
 }
 
 #[test]
@@ -26,7 +30,11 @@ fn one_trajectory_alone_takes_its_prefills_tokens_and_tools() {
     // Second step: the last token sampled has no KV yet, so 51 tokens are new behind 1100.
     let again = 0.004 + 51.0 * 1e-4 + 10.0 * 0.010 + 1e-6 * (10.0 * 1151.0 + 45.0);
     close(run.report.makespan_s, prefill + decode + 2.0 + again, 4);
-    close(run.report.lower_bound_longest_s, run.report.makespan_s, 4);
+    close(
+        bound(&workload, &spec(&[1])).longest_alone_s,
+        run.report.makespan_s,
+        4,
+    );
     assert_eq!(run.report.recomputed_tokens, 0);
     assert_eq!(run.report.cached_tokens, 1100);
     close(run.report.interference, 1.0, 1);
@@ -105,46 +113,13 @@ fn a_group_prefills_its_common_prompt_once() {
 fn a_truth_slower_than_believed_takes_that_much_longer() {
     let workload = workload(vec![script(1000, &[(0, 101, 0.0)])]);
     let told = simulate(&workload, &spec(&[1])).unwrap().report.makespan_s;
-    let slower = heddle_sim::Spec {
+    let slower = Spec {
         slowdown: 1.3,
         ..spec(&[1])
     };
     let report = simulate(&workload, &slower).unwrap().report;
     close(report.makespan_s, 1.3 * told, 2);
-    close(report.lower_bound_s, report.makespan_s, 2);
-}
-
-#[test]
-fn the_bound_is_the_longest_alone_or_all_work_over_all_throughput() {
-    let many = workload(vec![script(1, &[(0, 1001, 0.0)]); 64]);
-    let spec = spec(&[1, 1]);
-    let bound = lower_bound(&many, &spec.truth, 2, 1.0);
-    close(
-        bound.longest_alone_s,
-        alone_s(&many.scripts()[0], &costs(), 0),
-        1,
-    );
-    // Best of 8 slots: 17 ms for 8 tokens; each token also reads its context; each prompt is prefilled.
-    let decode = 64.0 * 1000.0 * 0.017 / 8.0;
-    let read = 64.0 * 1e-6 * (1000.0 + 1000.0 * 999.0 / 2.0);
-    close(bound.work_s, (decode + read + 64.0 * 1e-4) / 2.0, 1);
-    assert!(bound.seconds() > bound.longest_alone_s);
-    let run = simulate(&many, &spec).unwrap();
-    assert!(run.report.over_lower_bound >= 1.0);
-}
-
-#[test]
-fn the_bound_knows_that_a_step_reads_no_more_context_than_there_is_kv() {
-    let many = workload(vec![script(1, &[(0, 1001, 0.0)]); 64]);
-    let mut spec = spec(&[1, 1]);
-    spec.truth.get_mut(&1).unwrap().kv_tokens = 2000;
-    let bound = lower_bound(&many, &spec.truth, 2, 1.0);
-    // A step takes 9 ms and 1 ms a sequence; all context is read in so many steps at least.
-    let own = 64.0 * (1000.0 + 1000.0 * 999.0 / 2.0);
-    let decode = 64.0 * 1000.0 * 1e-3 + 9e-3 * own / 2000.0;
-    close(bound.work_s, (decode + own * 1e-6 + 64.0 * 1e-4) / 2.0, 3);
-    let run = simulate(&many, &spec).unwrap();
-    assert!(run.report.over_lower_bound >= 1.0);
+    close(bound(&workload, &slower).seconds(), report.makespan_s, 2);
 }
 
 /// Runs an engine until nothing is left and gives what it said.

@@ -5,6 +5,7 @@ mod cases;
 
 use cases::{policy, spec, workload};
 use heddle_core::replay::replay;
+use heddle_sim::bound::lower_bound;
 use heddle_sim::engine::{Retraction, Settings};
 use heddle_sim::network::Link;
 use heddle_sim::prediction::Prediction;
@@ -115,7 +116,7 @@ prop_compose! {
     }
 }
 
-fn check(workload: &Workload, run: &Run) {
+fn check(workload: &Workload, spec: &Spec, run: &Run) {
     let report = &run.report;
     assert_eq!(report.refused_trajectories, 0);
     assert_eq!(report.output_tokens, workload.output(), "every token once");
@@ -125,11 +126,11 @@ fn check(workload: &Workload, run: &Run) {
         workload.steps(),
         "every step ends once"
     );
+    let bound = lower_bound(workload, &spec.truth, spec.gpus(), spec.slowdown);
     assert!(
-        report.over_lower_bound > 1.0 - 1e-6,
-        "{} is below the bound {}",
-        report.makespan_s,
-        report.lower_bound_s
+        report.makespan_s > (1.0 - 1e-6) * bound.seconds(),
+        "{} is below the bound {bound:?}",
+        report.makespan_s
     );
     for worker in &report.workers {
         assert!(worker.most_kv_used <= worker.kv_tokens);
@@ -167,7 +168,7 @@ proptest! {
     fn no_token_is_lost_or_given_twice(scripts in scripts(), spec in specs()) {
         let workload = workload(scripts);
         let run = simulate(&workload, &spec).unwrap();
-        check(&workload, &run);
+        check(&workload, &spec, &run);
         check_engines(&workload, &run);
         prop_assert_eq!(run.report.lost_attempts, 0);
     }
@@ -184,7 +185,7 @@ proptest! {
         spec.losses = vec![Loss { worker: 0, at_s, back_s: back.map(|after| at_s + after) }];
         let workload = workload(scripts);
         let run = simulate(&workload, &spec).unwrap();
-        check(&workload, &run);
+        check(&workload, &spec, &run);
     }
 
     #[test]
@@ -216,7 +217,7 @@ fn all_workers_lost_and_one_back_later_ends_with_every_token() {
         ..spec(&[1, 1])
     };
     let run = simulate(&workload, &spec).unwrap();
-    check(&workload, &run);
+    check(&workload, &spec, &run);
     assert!(run.report.rejects > 0 && run.report.lost_attempts > 0);
     assert!(run.report.makespan_s > 30.0);
 }

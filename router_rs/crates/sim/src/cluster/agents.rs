@@ -142,6 +142,7 @@ impl Cluster<'_> {
         self.agents[trajectory].step = 0;
         self.traces[trajectory].ended_at = Some(at);
         self.left -= 1;
+        self.note_end(trajectory);
         if self.spec.end_signal {
             self.inbox.push_back(Event::TrajectoryFinished {
                 trajectory: trajectory as u64,

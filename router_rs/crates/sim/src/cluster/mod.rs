@@ -4,9 +4,11 @@
 //! Invariants: time never goes back; every arrived step is ended exactly once; the order of what happens at one moment
 //! is fixed, so that a run is a function of workload and spec.
 
+mod agenda;
 mod agents;
 mod decisions;
 mod machines;
+pub mod replanning;
 mod transfers;
 
 use std::cmp::Reverse;
@@ -14,21 +16,18 @@ use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 
 use heddle_core::event::{EventError, Outcome, StepEnded};
 use heddle_core::replay::Digest;
-use heddle_core::{Core, Event, Micros, MigrationId, Policy, StepId, WorkerId};
+use heddle_core::{Core, Event, Micros, MigrationId, Policy, StepId};
 use thiserror::Error;
 
-use crate::bound::lower_bound;
-use crate::engine::Engine;
 use crate::network::Network;
 use crate::prediction::Predictions;
 use crate::report::{Carried, Findings, Report, Stay, Trace, WorkerTrace};
 use crate::spec::Spec;
 use crate::workload::Workload;
+use agenda::Due;
 use machines::Machine;
+use replanning::{Planner, Planning};
 use transfers::Moving;
-
-/// A rollout that takes longer than this many microseconds, 60 days, will not end: something goes round in circles.
-const LONGEST_RUN: Micros = 60 * 86_400 * 1_000_000;
 
 /// What a run gives.
 #[derive(Debug)]
@@ -65,34 +64,12 @@ pub enum SimError {
         /// Steps that wait for the core.
         held: usize,
     },
+    /// The planner that was asked on the way failed.
+    #[error("planner: {0}")]
+    Planner(String),
     /// A broken invariant of engine or core.
     #[error("broken invariant: {0}")]
     Invariant(String),
-}
-
-/// What is due.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Due {
-    /// A trajectory's next request comes in.
-    Arrival(usize),
-    /// A worker's batch changes; void unless it is the last one asked for.
-    Boundary { worker: usize, ask: u64 },
-    /// All workers write load reports.
-    Survey,
-    /// A load report arrives.
-    Report {
-        worker: usize,
-        generation: u64,
-        running: u32,
-        waiting: u32,
-        kv_used: u64,
-    },
-    /// A transfer ends, or its deadline comes; void unless it is the last look asked for.
-    Network { ask: u64 },
-    /// A worker is lost.
-    Loss(usize),
-    /// Another one takes its place.
-    Return(usize),
 }
 
 /// Where a trajectory is in its script.
@@ -139,12 +116,34 @@ struct Cluster<'a> {
     timeline: Vec<Stay>,
     journal: Vec<u8>,
     reads_chain: bool,
+    planner: Option<&'a mut Planner<'a>>,
+    planning: Planning,
 }
 
-/// Runs a workload.
+/// Runs a workload; without `spec.replan`, which needs [`simulate_replanned`].
 pub fn simulate(workload: &Workload, spec: &Spec) -> Result<Run, SimError> {
+    if spec.replan.is_some() {
+        return Err(SimError::Spec("replan: needs a planner to ask".into()));
+    }
+    run(workload, spec, None)
+}
+
+/// Runs a workload; `planner` is asked on the way, as `spec.replan` says.
+pub fn simulate_replanned<'a>(
+    workload: &'a Workload,
+    spec: &'a Spec,
+    planner: &'a mut Planner<'a>,
+) -> Result<Run, SimError> {
+    run(workload, spec, Some(planner))
+}
+
+fn run<'a>(
+    workload: &'a Workload,
+    spec: &'a Spec,
+    planner: Option<&'a mut Planner<'a>>,
+) -> Result<Run, SimError> {
     spec.validate().map_err(SimError::Spec)?;
-    let mut cluster = Cluster::new(workload, spec)?;
+    let mut cluster = Cluster::new(workload, spec, planner)?;
     cluster.begin()?;
     while cluster.left > 0 {
         cluster.advance()?;
@@ -166,7 +165,11 @@ fn micros(at: f64) -> Micros {
 }
 
 impl<'a> Cluster<'a> {
-    fn new(workload: &'a Workload, spec: &'a Spec) -> Result<Self, SimError> {
+    fn new(
+        workload: &'a Workload,
+        spec: &'a Spec,
+        planner: Option<&'a mut Planner<'a>>,
+    ) -> Result<Self, SimError> {
         let policy = serde_json::Value::Object(spec.policy.clone()).to_string();
         let policy = Policy::from_json(&policy)
             .map_err(|error| SimError::Spec(format!("policy: {error}")))?;
@@ -227,6 +230,8 @@ impl<'a> Cluster<'a> {
             timeline: Vec::new(),
             journal: Vec::new(),
             reads_chain,
+            planner,
+            planning: Planning::after(spec.plan.as_ref()),
         })
     }
 
@@ -248,125 +253,23 @@ impl<'a> Cluster<'a> {
             self.schedule(micros(script.start_s), Due::Arrival(trajectory));
         }
         self.schedule(micros(self.spec.report_interval_s), Due::Survey);
+        self.begin_replanning();
         self.settle()
-    }
-
-    fn schedule(&mut self, at: Micros, due: Due) {
-        self.queued += 1;
-        self.pending += usize::from(moves_on(due));
-        self.queue.push(Reverse((at, self.queued, due)));
-    }
-
-    /// What is due next. At one moment the core's timers come first, then what was scheduled first.
-    fn advance(&mut self) -> Result<(), SimError> {
-        let timer = self.core.poll_timeout();
-        let next = self.queue.peek().map(|Reverse((at, _, _))| *at);
-        if (self.pending == 0 && timer.is_none()) || self.is_dead() || self.now > LONGEST_RUN {
-            return Err(self.stalled());
-        }
-        match (timer, next) {
-            (Some(timer), next) if next.is_none_or(|next| timer <= next) => {
-                self.now = self.now.max(timer);
-                self.core.handle_timeout(self.now);
-                self.drain();
-            }
-            _ => {
-                let Some(Reverse((at, _, due))) = self.queue.pop() else {
-                    return Err(self.stalled());
-                };
-                self.pending -= usize::from(moves_on(due));
-                self.now = self.now.max(at);
-                self.happen(due)?;
-            }
-        }
-        self.settle()
-    }
-
-    /// No worker lives and none will: agents would try again for ever.
-    fn is_dead(&self) -> bool {
-        self.returns == 0 && self.machines.iter().all(|machine| machine.engine.is_none())
-    }
-
-    fn stalled(&self) -> SimError {
-        SimError::Stalled {
-            at_s: seconds(self.now),
-            left: self.left,
-            held: self
-                .agents
-                .iter()
-                .filter(|agent| agent.step != 0 && !agent.dispatched)
-                .count(),
-        }
-    }
-
-    fn happen(&mut self, due: Due) -> Result<(), SimError> {
-        match due {
-            Due::Arrival(trajectory) => self.arrive(trajectory),
-            Due::Boundary { worker, ask } => {
-                let machine = &mut self.machines[worker];
-                if machine.ask == ask
-                    && let Some(engine) = &mut machine.engine
-                {
-                    engine.advance(seconds(self.now));
-                    self.touched.push(worker);
-                }
-            }
-            Due::Survey => self.survey(),
-            Due::Report {
-                worker,
-                generation,
-                running,
-                waiting,
-                kv_used,
-            } => self.inbox.push_back(Event::LoadReport {
-                worker: worker as WorkerId,
-                generation,
-                running,
-                waiting,
-                kv_used,
-            }),
-            Due::Network { ask } => {
-                if ask == self.network_ask {
-                    self.look_at_network();
-                }
-            }
-            Due::Loss(worker) => self.lose_worker(worker),
-            Due::Return(worker) => {
-                self.returns -= 1;
-                self.start_worker(worker);
-            }
-        }
-        if cfg!(debug_assertions) {
-            self.audit()?;
-        }
-        Ok(())
-    }
-
-    fn audit(&self) -> Result<(), SimError> {
-        let engines = self
-            .machines
-            .iter()
-            .filter_map(|machine| machine.engine.as_ref());
-        match engines.flat_map(Engine::audit).next() {
-            Some(fault) => Err(SimError::Invariant(fault)),
-            None => Ok(()),
-        }
     }
 
     fn finish(mut self) -> Run {
         for machine in &mut self.machines {
             machine.bury();
         }
-        let spec = self.spec;
         let report = Report::new(Findings {
             workload: self.workload,
-            bound: lower_bound(self.workload, &spec.truth, spec.gpus(), spec.slowdown),
             traces: &self.traces,
             workers: self.machines.iter().map(|machine| machine.trace).collect(),
             timeline: self.timeline,
             counters: self.core.counters(),
             moves: &self.core.ledger().totals,
             carried: self.carried,
+            plans_on_the_way: self.planning.made,
             digest: self.digest.hex(),
         });
         Run {
@@ -374,10 +277,6 @@ impl<'a> Cluster<'a> {
             journal: self.journal,
         }
     }
-}
-
-fn moves_on(due: Due) -> bool {
-    !matches!(due, Due::Survey | Due::Report { .. })
 }
 
 fn ended(
