@@ -7,7 +7,7 @@ import typer
 from heddle_cli.admin_client import DEFAULT_GATEWAY, AdminClient, AsJson, Gateway, Key
 from heddle_cli.terminal import print_json, print_table
 
-app = typer.Typer(no_args_is_help=True, help="List moves of KV, and ask for one.")
+app = typer.Typer(add_completion=False, no_args_is_help=True, help="List moves of KV, and ask for one.")
 
 COLUMNS = ("#id", "trajectory", "from", "to", "state", "asked by", "#tokens", "#landed", "#seconds", "note")
 

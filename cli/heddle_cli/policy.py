@@ -8,7 +8,7 @@ import typer
 from heddle_cli.admin_client import DEFAULT_GATEWAY, AdminClient, AsJson, Gateway, Key
 from heddle_cli.terminal import print_json, print_table
 
-app = typer.Typer(no_args_is_help=True, help="Show and switch the policy.")
+app = typer.Typer(add_completion=False, no_args_is_help=True, help="Show and switch the policy.")
 
 
 def _print(policy: dict[str, Any], as_json: bool) -> None:

@@ -13,7 +13,9 @@ from heddle_cli.admin_client import DEFAULT_GATEWAY, AdminClient, AsJson, Gatewa
 from heddle_cli.exit_codes import CommandFailed, Exit
 from heddle_cli.terminal import ago, print_facts, print_json, print_table
 
-app = typer.Typer(no_args_is_help=True, help="Announce batches of trajectories, and watch them run.")
+app = typer.Typer(
+    add_completion=False, no_args_is_help=True, help="Announce batches of trajectories, and watch them run."
+)
 
 POLL_S: Final = 1.0
 SHOWN: Final = 8

@@ -34,7 +34,14 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     for row in rows:
         # As Text: ids are not rich's markup.
         table.add_row(*(Text("-" if value is None or value == "" else str(value)) for value in row))
-    console().print(table)
+    shown = console()
+    if shown.is_terminal:
+        shown.print(table)
+        return
+    with shown.capture() as text:
+        shown.print(table)
+    # A long note in one row would fill all others with spaces.
+    print("\n".join(line.rstrip() for line in text.get().splitlines()))
 
 
 def print_facts(facts: Iterable[tuple[str, Any]]) -> None:

@@ -10,7 +10,7 @@ from heddle_contracts.admin import Phase, TrajectorySort
 from heddle_cli.admin_client import DEFAULT_GATEWAY, AdminClient, AsJson, Gateway, Key, path_of
 from heddle_cli.terminal import ago, print_facts, print_json, print_table, share
 
-app = typer.Typer(no_args_is_help=True, help="List, show and finish trajectories.")
+app = typer.Typer(add_completion=False, no_args_is_help=True, help="List, show and finish trajectories.")
 
 Id = Annotated[str, typer.Argument(help="The trajectory's id.", show_default=False)]
 Tenant = Annotated[str | None, typer.Option(help="Which caller's, where several use the same id.")]

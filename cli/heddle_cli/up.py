@@ -199,8 +199,8 @@ async def _start(plan: Plan, children: list[Child]) -> None:
         options += ["--planner", (await planner.ready_line(plan.start_timeout_s))["planner"]]
     gateway = await Child.start("gateway", [*options, *plan.gateway_options])
     children.append(gateway)
-    models = await _wait_until_ready(plan, gateway, len(workers) if plan.tp is not None else 1)
-    _greet(plan, workers, models)
+    models, troubles = await _wait_until_ready(plan, gateway, len(workers) if plan.tp is not None else 1)
+    _greet(plan, workers, models, troubles)
 
 
 async def _tend_planner(children: list[Child]) -> None:
@@ -216,8 +216,8 @@ async def _tend_planner(children: list[Child]) -> None:
         children[place] = await planner.again()
 
 
-async def _wait_until_ready(plan: Plan, gateway: Child, wanted: int) -> list[str]:
-    """Waits until ``wanted`` workers are active; returns the models served.
+async def _wait_until_ready(plan: Plan, gateway: Child, wanted: int) -> tuple[list[str], list[str]]:
+    """Waits until ``wanted`` workers are active; returns the models served, and a line for each other worker.
 
     Emulated workers are all waited for. Of running servers one is enough: the rest may still be loading.
     """
@@ -233,7 +233,8 @@ async def _wait_until_ready(plan: Plan, gateway: Child, wanted: int) -> list[str
                 active = answer.json()["workers"].get("active", 0)
                 if answer.is_success and active >= wanted:
                     listed = await http.get("/v1/models")
-                    return [model["id"] for model in listed.json()["data"]] if listed.is_success else []
+                    models = [model["id"] for model in listed.json()["data"]] if listed.is_success else []
+                    return models, await _troubles(http)
                 waiting_for = f"workers ({active} of {wanted} active)"
             except httpx.TransportError:
                 pass
@@ -259,7 +260,7 @@ async def _troubles(http: httpx.AsyncClient) -> list[str]:
         return []
 
 
-def _greet(plan: Plan, workers: tuple[str, ...], models: list[str]) -> None:
+def _greet(plan: Plan, workers: tuple[str, ...], models: list[str], troubles: list[str]) -> None:
     kind = "emulated" if plan.tp is not None else "given"
     body = json.dumps({"model": (models or ["MODEL"])[0], "messages": [{"role": "user", "content": "hello"}]})
     curl = [
@@ -271,6 +272,8 @@ def _greet(plan: Plan, workers: tuple[str, ...], models: list[str]) -> None:
         body,
     ]
     print(f"heddle is up with {len(workers) or 'configured'} {kind} workers, models: {', '.join(models)}")
+    for line in troubles:
+        print(line)
     print(f"  base_url  {plan.base_url}/v1")
     print(f"  try       {shlex.join(curl)}")
     print(f"  look      heddle trajectories ls --gateway {plan.base_url}")

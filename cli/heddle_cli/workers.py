@@ -8,7 +8,7 @@ from heddle_cli.admin_client import DEFAULT_GATEWAY, AdminClient, AsJson, Gatewa
 from heddle_cli.exit_codes import CommandFailed, Exit
 from heddle_cli.terminal import print_json, print_table
 
-app = typer.Typer(no_args_is_help=True, help="List, add and drain workers.")
+app = typer.Typer(add_completion=False, no_args_is_help=True, help="List, add and drain workers.")
 
 COLUMNS = (
     "#id",
@@ -62,7 +62,7 @@ def add_workers(
     degree: Annotated[int | None, typer.Option(min=1, help="MP degree, where asking does not tell.")] = None,
     slots: Annotated[int | None, typer.Option(min=1, help="Requests that run at once.")] = None,
     kv_tokens: Annotated[int | None, typer.Option(min=0, help="KV pool in tokens.")] = None,
-    model: Annotated[str | None, typer.Option(help="The served model.")] = None,
+    model: Annotated[str | None, typer.Option(help="The name to know its model by.")] = None,
     kind: Annotated[
         Literal["sglang", "vllm", "llamacpp", "openai"] | None, typer.Option(help="Kind of server.")
     ] = None,
@@ -95,7 +95,7 @@ def add_workers(
 
 @app.command("drain")
 def drain_workers(
-    workers: Annotated[list[str], typer.Argument(help="Ids or URLs.", show_default=False)],
+    workers: Annotated[list[str], typer.Argument(help="Ids, names or URLs.", show_default=False)],
     gateway: Gateway = DEFAULT_GATEWAY,
     key: Key = None,
     as_json: AsJson = False,

@@ -8,7 +8,7 @@ import typer
 
 from heddle_gateway.settings import Settings, SettingsError, load_settings
 
-app = typer.Typer(help="The OpenAI-compatible gateway.", invoke_without_command=True)
+app = typer.Typer(add_completion=False, help="The OpenAI-compatible gateway.", invoke_without_command=True)
 
 
 @app.callback()

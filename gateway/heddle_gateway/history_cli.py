@@ -14,7 +14,7 @@ from heddle_gateway.store.engine import StoreError, history_url, open_engine
 from heddle_gateway.store.pruning import Pruned, prune
 from heddle_gateway.store.schema import upgrade
 
-app = typer.Typer(help="The history database.", no_args_is_help=True)
+app = typer.Typer(add_completion=False, help="The history database.", no_args_is_help=True)
 
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 7 * 86_400}
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)([smhdw])")

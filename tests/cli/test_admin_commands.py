@@ -50,6 +50,12 @@ def test_options_narrow_the_list(admin: Any, options: list[str], found: list[str
     assert [item["trajectory_id"] for item in answer["items"]] == found
 
 
+def test_a_table_that_a_program_reads_has_no_spaces_at_the_ends_of_its_lines(admin: Any) -> None:
+    lines = admin("trajectories", "ls").splitlines()
+    assert len(lines) > 2
+    assert [line for line in lines if line != line.rstrip()] == []
+
+
 def test_a_trajectory_is_shown_with_its_steps(admin: Any) -> None:
     text = admin("trajectories", "show", "a/b:c%2F")
     assert "steps       3\nrequests    3 (3 done)\n" in text

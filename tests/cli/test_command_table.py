@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from heddle_cli.main import registered
+from heddle_cli.part import load
 
 
 @pytest.fixture
@@ -33,6 +35,18 @@ def test_help_lists_the_commands_of_all_parts(heddle: Any) -> None:
 
 def test_help_of_a_part_is_its_own(heddle: Any) -> None:
     assert "--base-port" in heddle("emulate", "--help").stdout
+
+
+def test_a_command_that_has_sub_commands_offers_no_completion_of_its_own() -> None:
+    """It would install one for a program of its name."""
+    wrong = [
+        (entry.name, option)
+        for entry in registered().values()
+        for parameter in load(entry).params
+        for option in parameter.opts
+        if "completion" in option
+    ]
+    assert wrong == []
 
 
 def test_a_broken_part_costs_its_own_command_only(heddle: Any, broken_part: Path) -> None:

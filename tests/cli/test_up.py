@@ -130,8 +130,10 @@ async def test_up_serves_running_servers(start: Start, tmp_path: Path) -> None:
     port = free_port()
     config = tmp_path / "heddle.toml"
     config.write_text(f'port = {port}\n[policy]\nplacement = "least_load"\n')
-    up = await start("up", "--worker", worker, "--config", str(config))
+    absent = f"http://127.0.0.1:{free_port()}"
+    up = await start("up", "--worker", worker, "--worker", absent, "--config", str(config))
     assert "models: mine" in await up.until_said("heddle is up")
+    assert f"{absent} is probing: " in await up.until_said(absent)
     await up.until_said("Ctrl-C stops.")
     assert set(up.children()) == {"gateway", "planner"}
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=30) as http:

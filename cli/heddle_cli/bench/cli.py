@@ -21,7 +21,9 @@ from heddle_cli.bench.rollout_cli import rollout
 from heddle_cli.bench.scenarios import scenarios
 from heddle_cli.bench.summary import summarise
 
-app = typer.Typer(no_args_is_help=True, help="Measure what the gateway costs, and what it gains.")
+app = typer.Typer(
+    add_completion=False, no_args_is_help=True, help="Measure what the gateway costs, and what it gains."
+)
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
