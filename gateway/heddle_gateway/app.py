@@ -51,6 +51,7 @@ from heddle_gateway.running_step import RunningSteps
 from heddle_gateway.serve_step import StepServer
 from heddle_gateway.settings import Settings, WorkerSetting
 from heddle_gateway.shared_fleet import SharedFleet, open_shared_fleet
+from heddle_gateway.shared_pause import SharedPause, open_shared_pause
 from heddle_gateway.shared_rollouts import SharedRollouts, open_shared_rollouts
 from heddle_gateway.shared_state import SharedState
 from heddle_gateway.store.engine import StoreError, open_engine, spill_beside
@@ -107,6 +108,7 @@ class Gateway:
     """None where live state stays in this process."""
     shared_fleet: SharedFleet | None
     shared_rollouts: SharedRollouts | None
+    shared_pause: SharedPause | None
 
 
 def create_app(settings: Settings) -> HeddleApp:
@@ -161,6 +163,7 @@ def create_app(settings: Settings) -> HeddleApp:
     fleet = Fleet(events, driver.live_steps_on, tuning)
     kept = open_shared_fleet(settings, fleet, planning.keeper, shared.mirror) if shared else None
     rollouts = open_shared_rollouts(settings, planning.rollouts, driver, shared.mirror) if shared else None
+    pause = open_shared_pause(settings, driver, shared.mirror) if shared else None
     if rollouts is not None:
         planning.rollouts_saved = rollouts.saved
     upstream = Upstream(
@@ -199,6 +202,7 @@ def create_app(settings: Settings) -> HeddleApp:
         settings,
         shared=shared,
         rollouts=rollouts,
+        pause=pause,
         book=book,
         driver=driver,
         fleet=fleet,
@@ -236,6 +240,7 @@ def create_app(settings: Settings) -> HeddleApp:
         shared,
         kept,
         rollouts,
+        pause,
     )
 
     app = HeddleApp(
@@ -310,6 +315,8 @@ def _lifespan(gateway: Gateway, dispose: Callable[[], Awaitable[None]]) -> Any:
             await gateway.shared_fleet.start()
         if gateway.shared_rollouts is not None:
             gateway.shared_rollouts.start()
+        if gateway.shared_pause is not None:
+            gateway.shared_pause.start()
         await _until_homes_serve(gateway)
         journalling = asyncio.create_task(journal.run()) if journal is not None else None
         gateway.planning.start()
@@ -322,6 +329,8 @@ def _lifespan(gateway: Gateway, dispose: Callable[[], Awaitable[None]]) -> Any:
                 await gateway.shared_fleet.close()
             if gateway.shared_rollouts is not None:
                 await gateway.shared_rollouts.close()
+            if gateway.shared_pause is not None:
+                await gateway.shared_pause.close()
             await gateway.fleet.close()
             await gateway.moving.close()
             await gateway.steps.close()

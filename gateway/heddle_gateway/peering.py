@@ -25,6 +25,7 @@ from heddle_gateway.peers.own_desk import OwnDesk
 from heddle_gateway.peers.reign import Reign
 from heddle_gateway.running_step import RunningSteps
 from heddle_gateway.settings import Settings
+from heddle_gateway.shared_pause import SharedPause
 from heddle_gateway.shared_rollouts import SharedRollouts
 from heddle_gateway.shared_state import SharedState
 from heddle_gateway.store.redis_mail import RedisMail
@@ -47,7 +48,8 @@ def _mail(settings: Settings, process: str) -> RedisMail:
 
 class Peering:
     """``sinks``: of steps that were decided about here, whoever served them. ``shared``: None decides alone.
-    ``past``: takes up what the history knows; ``rollouts``: what the leader alone knows of them.
+    ``past``: takes up what the history knows; ``rollouts``: what the leader alone knows of them;
+    ``pause``: that of an earlier life.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class Peering:
         *,
         shared: SharedState | None,
         rollouts: SharedRollouts | None,
+        pause: SharedPause | None,
         book: TrajectoryBook,
         driver: Driver,
         fleet: Fleet,
@@ -67,6 +70,7 @@ class Peering:
     ) -> None:
         self._shared = shared
         self._rollouts = rollouts
+        self._pause = pause
         self._past = past
         self._is_first = True
         self._upstream = upstream
@@ -94,7 +98,7 @@ class Peering:
             release=__version__,
         )
         own.on_repeat = self.hosting.repeated
-        driver.on_orders = self.hosting.orders_changed
+        driver.on_orders = self._orders_changed
         leader = self._leader_desk = LeaderDesk(
             book,
             driver.new_ticket,
@@ -196,8 +200,17 @@ class Peering:
             known = await self._shared.take_up()
         if known and self._rollouts is not None:
             await self._rollouts.take_up()
+        if known and self._is_first and self._pause is not None:
+            await self._pause.take_up()
         if self._is_first or not known:
             await self._past()
+
+    def _orders_changed(self) -> None:
+        """An operator has set the policy, or paused or gone on: whoever leads next has to know."""
+        if self.hosting is not None:
+            self.hosting.orders_changed()
+        if self._pause is not None:
+            self._pause.changed()
 
     def _step_ended(self, record: EndedStep) -> None:
         if self.hosting is not None:

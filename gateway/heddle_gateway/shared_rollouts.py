@@ -46,6 +46,7 @@ class SharedRollouts:
         self._wake = asyncio.Event()
         self._saved = asyncio.Event()
         self._writing = 0
+        self._closing = False
         self._task: asyncio.Task[None] | None = None
         book.on_change = self._wake.set
 
@@ -60,11 +61,11 @@ class SharedRollouts:
         self._task = asyncio.create_task(self._run(), name="shared-rollouts")
 
     async def close(self) -> None:
+        """Writes what has changed."""
+        self._closing = True
+        self._wake.set()
         if self._task is not None:
-            self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
-            await self._sync()
+            await asyncio.wait({self._task})
         await self._store.close()
 
     async def take_up(self) -> None:
@@ -123,14 +124,15 @@ class SharedRollouts:
         return lives
 
     async def _run(self) -> None:
-        while True:
+        while not self._closing:
             with suppress(TimeoutError):
                 async with asyncio.timeout(AGAIN_S):
                     await self._wake.wait()
             self._wake.clear()
             await self._sync()
             self._saved.set()
-            await asyncio.sleep(AGAIN_S if self._away else PERIOD_S)
+            if not self._closing:
+                await asyncio.sleep(AGAIN_S if self._away else PERIOD_S)
 
     async def _sync(self) -> None:
         epoch = self._epoch()

@@ -1,9 +1,11 @@
 """An RL framework pauses generation around new weights: steps that come meanwhile wait, and none fails."""
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
+from redis.asyncio import Redis
 
 pytestmark = pytest.mark.system
 
@@ -63,3 +65,43 @@ async def test_steps_wait_in_a_pause_and_go_on_after_it(parts: Any, until: Any, 
     assert await sent() == AGENTS * STEPS
     assert not (await gateway.http.get("/ready")).json()["paused"]
     await gateway.is_sound()
+
+
+@pytest.mark.services
+async def test_a_gateway_that_is_killed_in_a_pause_sends_nothing_before_its_end(
+    parts: Any, until: Any, redis_server: Any, tmp_path: Path
+) -> None:
+    engine = await parts.engine("--speed", "20", "--model", MODEL)
+    config = tmp_path / "heddle.toml"
+    config.write_text('namespace = "killed-in-a-pause"\n')
+    options = ("--redis", redis_server.url, "--config", str(config))
+    gateway = await parts.gateway([engine.url], *options)
+    redis = Redis.from_url(redis_server.url, decode_responses=True)
+
+    async def in_redis(word: str) -> None:
+        async def kept() -> bool:
+            return bool(await redis.hget("{heddle:killed-in-a-pause}:pause", "p") == word)
+
+        await until(kept, f"{word} in Redis")
+
+    (await gateway.http.post("/pause_generation", json={"mode": "in_place"})).raise_for_status()
+    await in_redis("1")
+    await gateway.part.kill()
+    again = await parts.gateway([engine.url], *options)
+    assert (await again.http.get("/ready")).json()["paused"]
+    body = {"model": MODEL, "messages": [{"role": "user", "content": "Task."}], "max_tokens": 4}
+    asked = asyncio.create_task(again.http.post("/t/a/v1/chat/completions", json=body))
+
+    async def waits() -> bool:
+        return await again.metric("heddle_core_steps_live") == 1
+
+    await until(waits, "the step in the gateway")
+    assert await again.metric("heddle_core_dispatches_total") == 0
+    (await again.http.post("/continue_generation", json={})).raise_for_status()
+    assert (await asked).status_code == 200
+    # The end of a pause is remembered as well.
+    await in_redis("0")
+    await redis.aclose()
+    await again.part.kill()
+    last = await parts.gateway([engine.url], *options)
+    assert not (await last.http.get("/ready")).json()["paused"]

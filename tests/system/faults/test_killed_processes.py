@@ -1,6 +1,7 @@
 """kill -9 of each process under a rollout: every trajectory ends, no step is lost, none runs twice."""
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
 
@@ -141,7 +142,7 @@ async def test_a_killed_gateway_goes_on_with_every_trajectory(new_cluster: NewCl
     await journal_replays(cluster)
 
 
-async def test_a_gateway_that_is_killed_at_any_moment_loses_what_it_had_in_hand_and_no_trajectory(
+async def test_a_gateway_that_is_killed_at_any_moment_loses_no_trajectory_and_no_record(
     new_cluster: NewCluster,
 ) -> None:
     cluster = new_cluster()
@@ -164,4 +165,7 @@ async def test_a_gateway_that_is_killed_at_any_moment_loses_what_it_had_in_hand_
         # The number of a step that ended in the last moment may be given once more, never left out.
         assert all(0 <= after - step <= 1 for step, after in pairwise(steps)), (agent.name, steps)
         assert len(steps) - len(set(steps)) <= 2 * (1 + in_hand)
+    answered = Counter((one.trajectory_id, one.step) for agent in rollout.agents for one in agent.answers)
+    recorded = Counter(await cluster.sql("select trajectory_id, step from steps where outcome = 'done'"))
+    assert not answered - recorded, "steps that an agent has and the history has not"
     await journal_replays(cluster)
