@@ -36,7 +36,11 @@ SIMPLEST: Final = ("by_rank", "sticky", "least_load")
 FALLBACKS: Final = ("by_rank", "sticky")
 """What can run for long without a plan; least load throws KV away at every step."""
 PLANNED: Final = "by_rank"
-"""The placement that shares are for."""
+"""The placement that shares are for, and what runs without any plan."""
+LEAST_GAIN: Final = 1.1
+"""How many times faster than that placement without shares another way must rehearse to take its place. Every
+change moves trajectories, and the futures that a rehearsal draws are guesses: without this, plans made on the
+way cost a rollout 1 % (docs/policy-lab.md)."""
 UNKNOWN: Final = Script(
     prompt=1_000,
     turns=(Turn(input=0, output=250, tool_seconds=1.0), Turn(200, 250, 1.0), Turn(200, 250, 0.0)),
@@ -106,7 +110,7 @@ def plan_round(
     started = time.perf_counter()
     alternatives = _rehearsed(window, workers, active, past, placed, profile, error, int(digest[:8], 16))
     rehearsal_seconds = time.perf_counter() - started
-    best = alternatives[0] if alternatives else None
+    best = chosen(alternatives)
     with_shares = best is None or best.with_plan
     simple = [one for one in alternatives if not one.with_plan]
     fallback = next((one.placement for one in simple if one.placement in FALLBACKS), PLANNED)
@@ -133,6 +137,18 @@ def plan_round(
         alternatives=tuple(alternatives),
         members=tuple(members),
     )
+
+
+def chosen(alternatives: Sequence[Alternative]) -> Alternative | None:
+    """The quickest, or what runs without any plan where that is nearly as quick. ``alternatives``: best
+    first.
+    """
+    if not alternatives:
+        return None
+    best = alternatives[0]
+    plain = next(one for one in alternatives if one.name == PLANNED)
+    pays = plain.expected_makespan_s > LEAST_GAIN * best.expected_makespan_s
+    return best if pays else plain
 
 
 # ------------------------------------------------------------------------------------------------ inside

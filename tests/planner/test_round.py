@@ -3,9 +3,9 @@
 from collections.abc import Callable, Sequence
 
 import pytest
-from heddle_contracts.planning import ActiveTrajectory, PlanMaking, PlanReason, PlanWorker
+from heddle_contracts.planning import ActiveTrajectory, Alternative, PlanMaking, PlanReason, PlanWorker
 from heddle_planner.profiles import load_profile
-from heddle_planner.round import NothingLive, RoundError, Window, plan_round
+from heddle_planner.round import LEAST_GAIN, NothingLive, RoundError, Window, chosen, plan_round
 from heddle_planner.simulate.scripts import Script
 
 Fleet = Callable[..., list[PlanWorker]]
@@ -62,12 +62,34 @@ def test_the_plan_and_the_simplest_placements_are_rehearsed_and_the_best_is_take
     assert ways.keys() == {"plan", "by_rank", "sticky", "least_load"}
     spans = [one.expected_makespan_s for one in plan.alternatives]
     assert spans == sorted(spans)
-    best = plan.alternatives[0]
+    pays = ways["by_rank"].expected_makespan_s > LEAST_GAIN * spans[0]
+    best = plan.alternatives[0] if pays else ways["by_rank"]
     assert plan.expected_makespan_s == best.expected_makespan_s
     assert plan.placement == best.placement
     assert (plan.making is PlanMaking.SHARES) == best.with_plan
     simple = [one for one in plan.alternatives if not one.with_plan and one.placement != "least_load"]
     assert plan.fallback_placement == simple[0].placement
+
+
+@pytest.mark.parametrize(
+    ("spans", "taken"),
+    [
+        ({"plan": 90.0, "sticky": 95.0, "by_rank": 100.0, "least_load": 120.0}, "plan"),
+        ({"plan": 92.0, "sticky": 95.0, "by_rank": 100.0, "least_load": 120.0}, "by_rank"),
+        ({"sticky": 80.0, "plan": 92.0, "by_rank": 100.0, "least_load": 120.0}, "sticky"),
+        ({"by_rank": 80.0, "plan": 92.0, "sticky": 100.0, "least_load": 120.0}, "by_rank"),
+    ],
+)
+def test_what_runs_without_a_plan_stays_unless_another_way_is_much_quicker(
+    spans: dict[str, float], taken: str
+) -> None:
+    rehearsed = [
+        Alternative(name=name, placement="by_rank", expected_makespan_s=seconds, worst_makespan_s=seconds)
+        for name, seconds in spans.items()
+    ]
+    found = chosen(rehearsed)
+    assert found is not None
+    assert found.name == taken
 
 
 def test_one_long_trajectory_gets_the_fastest_worker_for_itself(fleet: Fleet, active: Active) -> None:

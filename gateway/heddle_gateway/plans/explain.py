@@ -84,7 +84,7 @@ def _summary(plan: Plan) -> str:
     if plan.making is PlanMaking.NO_SHARES:
         rule = PLACEMENTS.get(plan.placement, plan.placement)
         verdict = (
-            f"Dividing {what} into shares was rehearsed and did not pay: {rule} came out quicker, in about"
+            f"Dividing {what} into shares was rehearsed and did not pay enough: {rule} takes about"
             f" {_time(plan.expected_makespan_s)}. So that rule is used and the shares below are only for"
             " comparison."
         )
