@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from heddle_cli.bench.rollout_history import History, LandedMove
-from heddle_cli.bench.rollout_journal import summarise
+from heddle_cli.bench.rollout_journal import Shares, summarise
 from heddle_cli.bench.rollout_lateness import lateness_of
 from heddle_cli.bench.rollout_report import ReportMismatch, merged
 from heddle_cli.bench.rollout_workload import TooFewTasks, make_groups, write_trace
@@ -85,6 +85,7 @@ def test_a_journal_tells_re_ranks_and_what_was_known_before_each_step(tmp_path: 
                 expected(3, 200.0),
                 arrived(3, 0),
                 arrived(7, 1),
+                {"install_plan": {"version": 1, "partition": [{"worker": 2, "size": 5}], "ttl_ms": 9000}},
                 predicted(3, 190.0),  # still the longest
                 arrived(3, 2),
                 predicted(7, 300.0),  # overtakes
@@ -94,14 +95,16 @@ def test_a_journal_tells_re_ranks_and_what_was_known_before_each_step(tmp_path: 
         )
     )
     assert summary.counts() == {
-        "events": 9,
+        "events": 10,
         "predictions": 2,
         "re_ranks": 1,
-        "plans": 0,
+        "plans": 1,
         "moves_landed": 1,
         "moves_failed": 0,
     }
     assert summary.told == [[(100.0, 1.0), (300.0, 0.5)], [(200.0, 1.0), (190.0, 0.5)]]
+    # Events are a microsecond apart; the first step is the third of them.
+    assert summary.shares == [Shares(2e-6, 9.0, [(2, 5)])]
 
 
 def test_a_file_that_is_no_journal_is_named(tmp_path: Path) -> None:

@@ -5,13 +5,16 @@ announcement.
 """
 
 import json
+import math
 from bisect import bisect_left, insort
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from heddle_cli.exit_codes import CommandFailed, Exit
 
+MICROSECONDS: Final = 1e6
 Told = tuple[float, float]
 """Mean and sigma of a remaining length."""
 
@@ -23,10 +26,23 @@ _COUNTED: Final = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """A plan's shares of the ranks. Real seconds. ``since_first_s``: from the first step to its coming into
+    force, 0 where it was before; ``ttl_s``: for how long they hold, 0 where those in force go; ``partition``:
+    (worker's handle, trajectories), longest first.
+    """
+
+    since_first_s: float
+    ttl_s: float
+    partition: Sequence[tuple[int, int]]
+
+
 @dataclass(slots=True)
 class JournalSummary:
     """Counts of events. ``re_ranks``: predictions that gave a trajectory another place among all that are
     predicted. ``told``: of each announced trajectory, what was known of it before each of its steps.
+    ``shares``: what came into force of plans, in order.
     """
 
     events: int = 0
@@ -36,9 +52,10 @@ class JournalSummary:
     moves_landed: int = 0
     moves_failed: int = 0
     told: list[list[Told]] = field(default_factory=list)
+    shares: list[Shares] = field(default_factory=list)
 
     def counts(self) -> dict[str, int]:
-        """All but ``told``."""
+        """The counts alone."""
         names = ("events", "predictions", "re_ranks", "plans", "moves_landed", "moves_failed")
         return {name: getattr(self, name) for name in names}
 
@@ -83,6 +100,7 @@ def _summary(entries: Any) -> JournalSummary:
     ranks = _Ranks()
     places: dict[int, int] = {}
     latest: dict[int, Told] = {}
+    first_us: int | None = None
     for entry in entries:
         event = entry.get("event")
         if event is None:
@@ -100,10 +118,21 @@ def _summary(entries: Any) -> JournalSummary:
                 found.told.append([])
             latest[trajectory] = mean, sigma
             found.re_ranks += ranks.tell(trajectory, mean) and kind == "predicted"
+        elif kind == "install_plan":
+            since = 0 if first_us is None else entry["now"] - first_us
+            found.shares.append(_shares(fields, since / MICROSECONDS))
         elif kind == "step_arrived":
+            if first_us is None:
+                first_us = entry["now"]
             place = places.get(fields["trajectory"])
             if place is not None:
                 found.told[place].append(latest[fields["trajectory"]])
         elif kind == "trajectory_finished":
             ranks.forget(fields["trajectory"])
     return found
+
+
+def _shares(plan: Mapping[str, Any], since_first_s: float) -> Shares:
+    held_ms = plan.get("ttl_ms")
+    partition = [(share["worker"], share["size"]) for share in plan["partition"]]
+    return Shares(since_first_s, math.inf if held_ms is None else held_ms / 1000, partition)

@@ -1,5 +1,5 @@
 """What the simulator says of a live rollout: the same trace on the same workers under the same policy, told
-the same forecasts.
+the same forecasts and handed the same plans at the same moments.
 
 The simulator's seconds are emulated ones, the gateway's real ones: bounds on waiting and the period of load
 reports are those of the gateway times the speed. Questions and answers between gateway and shims take no time
@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from heddle_cli.bench.rollout_arms import ArmResult
+from heddle_cli.bench.rollout_journal import Shares
 from heddle_cli.bench.rollout_workload import write_trace
 from heddle_cli.exit_codes import CommandFailed, Exit
 from heddle_cli.replay.agent import ReplaySettings
 from heddle_cli.replay.loader import RecordedTrajectory
 
+FOREVER_S: Final = 1e9
 REPORT_PERIOD_S: Final = 2.0
 """Real seconds between two load reports of a worker (the gateway's default)."""
 
@@ -38,6 +40,11 @@ def simulated(
         "policies": {result.policy.name: _policy(result, settings.speed) for result in results},
         "forecasts": {
             result.policy.name: result.journal.told for result in results if result.journal is not None
+        },
+        "plans": {
+            result.policy.name: [_plan(shares, settings.speed) for shares in result.journal.shares]
+            for result in results
+            if result.journal is not None
         },
         "run": {
             # Agents take answers whole; a worker that has no profile is learned of as it goes.
@@ -64,6 +71,15 @@ def _policy(result: ArmResult, speed: float) -> dict[str, Any]:
     return {
         name: round(value * speed) if name.endswith("_ms") else value
         for name, value in result.core_policy.items()
+    }
+
+
+def _plan(shares: Shares, speed: float) -> dict[str, Any]:
+    """In emulated seconds. The gateway counts its workers from 1, in the order in which it was given them."""
+    return {
+        "at_s": shares.since_first_s * speed,
+        "ttl_s": min(shares.ttl_s * speed, FOREVER_S),
+        "partition": [{"worker": handle - 1, "size": size} for handle, size in shares.partition],
     }
 
 

@@ -5,14 +5,19 @@
                      "policies": {NAME: {FIELD: VALUE, ...}, ...},  costs: `heddle_sim::costs::Costs`
                      "forecasts": {NAME: [[[MEAN, SIGMA], ...], ...]},   optional: what a policy was told
                                           before each step of each trajectory, in the order of the trace
+                     "plans": {NAME: [{"at_s", "ttl_s", "partition": [{"worker", "size"}, ...]}, ...]},
+                                          optional: shares of the ranks that came into force on the way,
+                                          workers from 0 in the order above; "ttl_s" 0: those in force went
                      "run": {FIELD: VALUE, ...}}     optional: further fields of `heddle_sim::spec::Spec`
 
 Prints ``{NAME: {"makespan_s", "lower_bound_s", ...}}``. Exit code 2 where the input does not fit.
 """
 
 import json
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from operator import itemgetter
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -24,6 +29,9 @@ from heddle_planner.simulate.records import Record, RecordError, load_records
 from heddle_planner.simulate.scripts import Script, Turn, to_native
 
 SHOWN: Final = ("makespan_s", "moves", "preemptions", "retractions", "prefilled_tokens", "cached_tokens")
+
+LOOK_S: Final = 5.0
+"""Seconds by which a plan may come late: so often it is asked whether another has come into force."""
 
 app = typer.Typer(add_completion=False)
 
@@ -48,6 +56,7 @@ def forecast(
                 described["workers"],
                 policy,
                 kind,
+                described.get("plans", {}).get(name, []),
                 described.get("run", {}),
                 seed,
             )
@@ -92,11 +101,40 @@ def _told(scripts: list[Script], forecasts: list[Any] | None) -> list[Script]:
     return found
 
 
+class RecordedPlans:
+    """Answers of a planner that were recorded. Each is given once, and the last where several have come."""
+
+    def __init__(self, plans: Sequence[Mapping[str, Any]], policy: Mapping[str, Any]) -> None:
+        """Raises KeyError, TypeError, ValueError where one has not what a plan has."""
+        self._placement = policy["placement"]
+        self._plans = deque(sorted(((float(plan["at_s"]), plan) for plan in plans), key=itemgetter(0)))
+
+    def __call__(self, question_json: str) -> str | None:
+        """See ``heddle_core.simulate``."""
+        at_s = json.loads(question_json)["at_s"]
+        due: Mapping[str, Any] | None = None
+        while self._plans and self._plans[0][0] <= at_s:
+            _, due = self._plans.popleft()
+        if due is None:
+            return None
+        ttl_s = float(due["ttl_s"])
+        return json.dumps(
+            {
+                "placement": self._placement,
+                "partition": due["partition"],
+                "with_shares": ttl_s > 0,
+                "ttl_s": ttl_s,
+                "fallback": self._placement,
+            }
+        )
+
+
 def _run(
     scripts: list[Script],
     workers: list[Mapping[str, Any]],
     policy: Mapping[str, Any],
     kind: Mapping[str, Any],
+    plans: list[Mapping[str, Any]],
     run: Mapping[str, Any],
     seed: int,
 ) -> dict[str, Any]:
@@ -119,7 +157,9 @@ def _run(
             # Each request asks for the tokens that it gets: never less than its step's own.
             "most_output": 1,
             "seed": seed,
+            **({"replan": {"period_s": LOOK_S}} if plans else {}),
         }
     )
-    report: dict[str, Any] = json.loads(simulate(native, spec)[0])
+    planner = RecordedPlans(plans, policy) if plans else None
+    report: dict[str, Any] = json.loads(simulate(native, spec, planner)[0])
     return {**{name: report.get(name) for name in SHOWN}, "lower_bound_s": max(native.lower_bound(spec))}
