@@ -26,7 +26,7 @@ from heddle_contracts.admin import (
     TrajectorySummary,
 )
 
-from heddle_gateway.routes.admin_problem import AdminProblem
+from heddle_gateway.routes.admin_problem import AdminProblem, not_a_cursor
 
 # Directory entries compared, and views taken, before the event loop gets its turn: about a millisecond each.
 ENTRIES_PER_TURN = 1000
@@ -115,9 +115,7 @@ def read_cursor(cursor: str, sort: TrajectorySort) -> Position:
         made_for, value, trajectory_id, tenant = json.loads(base64.urlsafe_b64decode(padded))
         position = (float(value), str(trajectory_id), str(tenant))
     except (ValueError, TypeError, binascii.Error) as error:
-        raise AdminProblem(
-            HTTPStatus.UNPROCESSABLE_ENTITY, "cursor: not a cursor of this list", field="cursor", fix=fix
-        ) from error
+        raise not_a_cursor(fix) from error
     if made_for != sort.value:
         raise AdminProblem(
             HTTPStatus.UNPROCESSABLE_ENTITY, f"cursor: made for sort={made_for}", field="cursor", fix=fix

@@ -17,7 +17,7 @@ from heddle_contracts.migrations import Move, MoveAsk, MoveFilter, MoveList, Mov
 from heddle_gateway.fleet.worker import WorkerView
 from heddle_gateway.live.directory import Directory, LiveTrajectory
 from heddle_gateway.live.moves_wanted import MoveRefused
-from heddle_gateway.routes.admin_problem import AdminProblem, ProblemRoute, problems
+from heddle_gateway.routes.admin_problem import AdminProblem, ProblemRoute, not_a_cursor, problems
 from heddle_gateway.store.engine import StoreError
 
 MOST_SHOWN: Final = 1000
@@ -170,12 +170,7 @@ def _read_cursor(cursor: str) -> tuple[float | None, str, int]:
             raise ValueError(cursor)
         return ended_at, process, int(number)
     except (ValueError, TypeError) as error:
-        raise AdminProblem(
-            HTTPStatus.UNPROCESSABLE_ENTITY,
-            "cursor: not a cursor of this list",
-            field="cursor",
-            fix="Send next_cursor of the last page as it came.",
-        ) from error
+        raise not_a_cursor() from error
 
 
 def _trajectory(directory: Directory, wanted: MoveAsk) -> LiveTrajectory:

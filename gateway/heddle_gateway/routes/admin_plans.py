@@ -25,7 +25,7 @@ from heddle_contracts.planning import (
 from heddle_gateway.plans.explain import Whereabouts, explain
 from heddle_gateway.plans.fitting import DoesNotFit
 from heddle_gateway.plans.keeper import NoPlanner, PlanKeeper
-from heddle_gateway.routes.admin_problem import AdminProblem, ProblemRoute, problems
+from heddle_gateway.routes.admin_problem import AdminProblem, ProblemRoute, not_a_cursor, problems
 from heddle_gateway.store.engine import StoreError
 from heddle_gateway.telemetry.planner_client import PlannerRefused
 
@@ -176,12 +176,7 @@ def below_of(cursor: str | None) -> int | None:
     if cursor is None:
         return None
     if not cursor.isascii() or not cursor.isdecimal() or len(cursor) > LONGEST_CURSOR:
-        raise AdminProblem(
-            HTTPStatus.UNPROCESSABLE_ENTITY,
-            "cursor: not a cursor of this list",
-            field="cursor",
-            fix="Send next_cursor of the last page as it came.",
-        )
+        raise not_a_cursor()
     return int(cursor)
 
 

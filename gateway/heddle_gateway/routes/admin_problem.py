@@ -59,6 +59,13 @@ class AdminProblem(Exception):
         )
 
 
+def not_a_cursor(fix: str = "Send next_cursor of the last page as it came.") -> AdminProblem:
+    """Of a text that no page of this list ended with."""
+    return AdminProblem(
+        HTTPStatus.UNPROCESSABLE_ENTITY, "cursor: not a cursor of this list", field="cursor", fix=fix
+    )
+
+
 def problem_response(problem: Problem, headers: dict[str, str] | None = None) -> JSONResponse:
     return JSONResponse(
         problem.model_dump(exclude_none=True),

@@ -41,7 +41,7 @@ class Source:
             )
         path = Path(self.name)
         if not path.is_file():
-            raise SourceError(f"workload {self.name!r}: is no file and none of {', '.join(DOMAINS)}")
+            raise SourceError(f"workload {self.name} is no file and none of {', '.join(DOMAINS)}")
         records = load_records(path)
         if self.model is not None:
             records = with_forecasts(records, path, self.model)
@@ -58,6 +58,6 @@ class Source:
         cut = cut_all(self.draw(trajectories=trajectories, seed=seed), context)
         if not cut.scripts:
             raise SourceError(
-                f"workload {self.name!r}: no trajectory's first step fits a context of {context} tokens"
+                f"workload {self.name}: no trajectory's first step fits a context of {context} tokens"
             )
         return cut
