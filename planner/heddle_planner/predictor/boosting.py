@@ -9,7 +9,8 @@ A centre, in logarithms, is the sum of three opinions of what remains:
 
 (2) and (3) are fitted side by side, and have a weight for each age, which says how much of their opinion
 proved right on held-out tasks: early steps tell little, and noise must not reorder them. Of an agent that was
-not in the data nothing was proved: there `History` has the word, and the centre gains weight with age.
+not in the data nothing was proved: there `History` has the word, moved by what means the same whoever the
+agent is (`signs`).
 
 *Spread*: trees for how far off the centre is; the interval's shape is that of held-out errors over it.
 Unfinished trajectories count as longer than what was seen of them (`censoring`).
@@ -24,7 +25,7 @@ from typing import Any, ClassVar, Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from heddle_planner.predictor.ages import AGES, age_of, age_weights, weights_at
+from heddle_planner.predictor.ages import AGES, age_weights, weights_at
 from heddle_planner.predictor.calibration import MeanCalibration, held_out_quantiles
 from heddle_planner.predictor.censoring import Flags, above, residual_spread, starting_targets
 from heddle_planner.predictor.cues import PROMPT_TEXT_FEATURES
@@ -32,10 +33,11 @@ from heddle_planner.predictor.features import FEATURES, StepFeatures
 from heddle_planner.predictor.folds import chances, task_folds, thinned
 from heddle_planner.predictor.history import History
 from heddle_planner.predictor.protocol import QUANTILES, Example, Floats, Prediction, PredictorError
+from heddle_planner.predictor.signs import Signs
 from heddle_planner.predictor.trees import Trees
 from heddle_planner.predictor.wording import Wording
 
-FORMAT: Final = 2
+FORMAT: Final = 3
 FOLDS: Final = 5
 MOST_ROWS: Final = 24_000
 LEAST_TRAJECTORIES: Final = 8
@@ -44,9 +46,6 @@ _TREE_COLUMNS: Final = [place for place, name in enumerate(FEATURES) if name not
 """Signs of the prompt's text are the same at each step: trees would learn trajectories by heart."""
 _COLUMNS: Final = len(_TREE_COLUMNS) + 1
 """And the share of the typical length that is done."""
-STRANGER_WEIGHTS: Final = (0.0, 0.0, 0.0, 0.0, 0.3, 0.5)
-"""Weight of the centre beside history, by age, for an agent that was not in the data. From training on two
-public sets and predicting the third (docs/predictor.md)."""
 _ROOT: Final = 4.0
 
 _LOCATION: Final[dict[str, Any]] = {
@@ -89,6 +88,9 @@ class _Data:
     weight: Floats
     steps: NDArray[np.intp]
     moments: list[StepFeatures]
+    told: Floats
+    """What history says of the other folds' tasks, as a mean's logarithm."""
+    trajectories: NDArray[np.intp]
     large: bool
 
     def take(self, rows: NDArray[np.bool_]) -> "_Data":
@@ -100,6 +102,8 @@ class _Data:
             self.weight[rows],
             self.steps[rows],
             [self.moments[row] for row in np.flatnonzero(rows).tolist()],
+            self.told[rows],
+            self.trajectories[rows],
             self.large,
         )
 
@@ -116,6 +120,7 @@ class Boosting:
     _spread: Trees | None = None
     _weights: Floats = field(default_factory=lambda: np.ones((len(AGES), 2)))
     """Of wording and location."""
+    _signs: Signs = field(default_factory=Signs)
     _shape: Floats = field(default_factory=lambda: np.zeros(len(QUANTILES)))
     """Quantiles of held-out errors, in units of the predicted spread."""
     _mean: MeanCalibration = field(default_factory=MeanCalibration)
@@ -144,6 +149,7 @@ class Boosting:
         opinions = _held_out_opinions(data, folds)
         self._weights = age_weights(data.target - data.base, opinions, data.steps, data.finished)
         center = data.base + (opinions * weights_at(self._weights, data.steps)).sum(axis=1)
+        self._signs = _fit_signs(data)
         spread = residual_spread(data.target, center, data.finished)
         filled = np.where(data.finished, data.target, above(data.target, center, spread))
         self._fit_spread(data, center, filled, folds)
@@ -158,7 +164,7 @@ class Boosting:
         if not moments:
             return Prediction(np.empty(0), np.empty(0), np.empty((0, len(QUANTILES))))
         steps = np.array([moment.steps for moment in moments], dtype=np.intp)
-        base = self._history.typical_logs(moments)
+        base, history = self._history.told(moments)
         numbers = _for_trees(moments, base)
         opinions = np.column_stack([self._wording.predict(moments), _locate(self._location, numbers)])
         center = base + (opinions * weights_at(self._weights, steps)).sum(axis=1)
@@ -166,25 +172,20 @@ class Boosting:
         logs = np.clip(center[:, None] + scale[:, None] * self._shape, 0.0, 20.0)
         sigma = np.clip((logs[:, -1] - logs[:, 0]) / 3.2897072539029444, 0.05, 5.0)
         said = Prediction(self._mean.apply(center), sigma, np.maximum(np.expm1(logs), 1.0))
-        self._leave_strangers_to_history(said, moments, steps)
+        self._leave_strangers_to_history(said, history, moments)
         return said
 
     def _leave_strangers_to_history(
-        self, said: Prediction, moments: Sequence[StepFeatures], steps: NDArray[np.intp]
+        self, said: Prediction, history: Prediction, moments: Sequence[StepFeatures]
     ) -> None:
-        """Moves what is said of unknown agents towards what history says, in place."""
+        """Puts what history and signs say of unknown agents in the place of what the model does."""
         strange = np.array([_agent(moment) not in self._agents for moment in moments])
         if not strange.any():
             return
-        history = self._history.predict([moments[row] for row in np.flatnonzero(strange).tolist()])
-        weight = np.array(STRANGER_WEIGHTS)[age_of(steps[strange])]
-        said.mean[strange] = np.exp(weight * np.log(said.mean[strange]) + (1 - weight) * np.log(history.mean))
-        said.quantiles[strange] = np.exp(
-            weight[:, None] * np.log(said.quantiles[strange])
-            + (1 - weight[:, None]) * np.log(history.quantiles)
-        )
-        # Either may be wrong of a stranger: the wider spread.
-        said.sigma[strange] = np.maximum(said.sigma[strange], history.sigma)
+        factor = np.exp(self._signs.predict([moments[row] for row in np.flatnonzero(strange).tolist()]))
+        said.mean[strange] = np.maximum(1.0, history.mean[strange] * factor)
+        said.quantiles[strange] = np.maximum(1.0, history.quantiles[strange] * factor[:, None])
+        said.sigma[strange] = history.sigma[strange]
 
     def _arrays(
         self,
@@ -197,7 +198,7 @@ class Boosting:
     ) -> _Data:
         _, index, counts = np.unique(trajectories, return_inverse=True, return_counts=True)
         moments = [example.features for example in kept]
-        base = np.zeros(len(kept))
+        base, told = np.zeros(len(kept)), np.zeros(len(kept))
         fold_of = {example.task: int(fold) for example, fold in zip(kept, folds, strict=True)}
         whole_folds = [fold_of.get(example.task, -1) for example in examples]
         # The base of a row is the history of the other folds: else it would have seen the row's own length.
@@ -205,7 +206,8 @@ class Boosting:
             history = History()
             history.fit([e for e, f in zip(examples, whole_folds, strict=True) if f != fold])
             here = np.flatnonzero(folds == fold)
-            base[here] = history.typical_logs([moments[row] for row in here.tolist()])
+            base[here], said = history.told([moments[row] for row in here.tolist()])
+            told[here] = np.log(said.mean)
         return _Data(
             numbers=_for_trees(moments, base),
             target=np.log1p(np.array([example.remaining for example in kept], dtype=np.float64)),
@@ -215,6 +217,8 @@ class Boosting:
             weight=np.asarray(counts[index] ** (-0.25 if large else -0.5), dtype=np.float64),
             steps=np.array([moment.steps for moment in moments], dtype=np.intp),
             moments=moments,
+            told=told,
+            trajectories=trajectories,
             large=large,
         )
 
@@ -244,6 +248,7 @@ class Boosting:
             "shape": self._shape.tolist(),
             "mean": self._mean.as_json(),
             "agents": sorted(self._agents),
+            "signs": self._signs.as_json(),
         }
         (folder / "boosting.json").write_text(json.dumps(body, indent=1) + "\n", encoding="utf-8")
         self._wording.save(folder / "wording.npy")
@@ -273,6 +278,7 @@ class Boosting:
                 _shape=_numbers(body["shape"], (len(QUANTILES),)),
                 _mean=MeanCalibration.from_json(body["mean"]),
                 _agents=frozenset(map(str, body["agents"])),
+                _signs=Signs.from_json(body["signs"]),
             )
         except (OSError, KeyError, TypeError, AttributeError) as error:
             raise PredictorError(f"{path}: cannot be read: {error!r}") from error
@@ -301,6 +307,14 @@ def _held_out_opinions(data: _Data, folds: NDArray[np.intp]) -> Floats:
         said[here, 0] = _fit_wording(rest).predict(held.moments)
         said[here, 1] = _locate(_fit_location(rest), held.numbers)
     return said
+
+
+def _fit_signs(data: _Data) -> Signs:
+    """Of moments whose end is known."""
+    known = data.take(data.finished)
+    names = np.array([_agent(moment) for moment in known.moments], dtype=np.str_)
+    agents = np.unique(names, return_inverse=True)[1].astype(np.intp)
+    return Signs.fit(known.moments, known.target - known.told, agents, known.trajectories)
 
 
 def _fit_wording(data: _Data) -> Wording:

@@ -123,6 +123,10 @@ class SaidSoFar:
 _RECENT: Final = 0.35
 
 
+def _no_words() -> NDArray[np.uint16]:
+    return np.empty(0, dtype=np.uint16)
+
+
 @dataclass(slots=True)
 class TextCues:
     """Running signs of one trajectory. All NaN where no text was seen."""
@@ -134,8 +138,8 @@ class TextCues:
     _text: str | None = None
     _observation: str | None = None
     _prompt: str | None = None
-    _prompt_words: list[int] = field(default_factory=list)
-    _words: list[int] = field(default_factory=list)
+    _prompt_words: NDArray[np.uint16] = field(default_factory=_no_words)
+    _words: NDArray[np.uint16] = field(default_factory=_no_words)
     _said: SaidSoFar = field(default_factory=SaidSoFar)
     _prompt_numbers: list[float] = field(default_factory=lambda: [math.nan] * 4)
 
@@ -144,7 +148,7 @@ class TextCues:
         if prompt is None:
             return
         self._prompt = cut_middle(prompt)
-        self._prompt_words = hashed_words(words_of(self._prompt), "#")
+        self._prompt_words = np.array(hashed_words(words_of(self._prompt), "#"), dtype=np.uint16)
         self._prompt_numbers = [
             math.log1p(len(prompt)),
             float(len(_PATTERNS["items"].findall(prompt))),
@@ -156,14 +160,15 @@ class TextCues:
         """Takes a step's output and the tools that it calls, and what its predecessor's tool said."""
         self._text = cut_middle(text) if text is not None else None
         self._observation = cut_middle(observation) if observation is not None else None
-        self._words = []
+        found: list[int] = []
         self._said.add(f"@{tool}" for tool in tools)
         if self._text is not None:
             words = words_of(self._text)
-            self._words += hashed_words(words, ">")
+            found += hashed_words(words, ">")
             self._said.add(words)
         if self._observation is not None:
-            self._words += hashed_words(words_of(self._observation), "<")
+            found += hashed_words(words_of(self._observation), "<")
+        self._words = np.array(found, dtype=np.uint16)
         _follow(self._last, self._recent, tuple(_PATTERNS), self._text)
         _follow(self._seen_last, self._seen_recent, _OBSERVED, self._observation)
 
@@ -181,8 +186,13 @@ class TextCues:
 
     def words(self) -> NDArray[np.uint16] | None:
         """Buckets of the prompt, the last output and the last observation. None without text."""
-        found = self._words + self._prompt_words
-        return np.unique(np.asarray(found, dtype=np.uint16)) if found else None
+        if not len(self._words) and not len(self._prompt_words):
+            return None
+        # Each bucket once and in order, in a quarter of the time that sorting takes.
+        present = np.zeros(WORD_BUCKETS, dtype=np.bool_)
+        present[self._words] = True
+        present[self._prompt_words] = True
+        return np.flatnonzero(present).astype(np.uint16)
 
     def said(self) -> NDArray[np.uint16] | None:
         """Buckets of all words written and all tools called so far. None before the first."""

@@ -26,13 +26,16 @@ BATCH: Final = 1024
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Predictions of moments that their model had not seen. ``fold``: the model that made each."""
+    """Predictions of moments that their model had not seen. ``fold``: the model that made each;
+    ``trajectory``: its number.
+    """
 
     truth: Floats
     steps: NDArray[np.intp]
     progress: Floats
     """Share of the trajectory's output that was done, in 0..1."""
     fold: NDArray[np.intp]
+    trajectory: NDArray[np.intp]
     said: Prediction
 
     def scores(self, rows: NDArray[np.bool_] | slice = slice(None)) -> Scores:
@@ -109,4 +112,5 @@ def _held(examples: Sequence[Example], fold: NDArray[np.intp], said: Prediction)
     truth = np.array([example.remaining for example in examples])
     done = np.array([example.features.done_tokens for example in examples], dtype=np.float64)
     steps = np.array([example.features.steps for example in examples], dtype=np.intp)
-    return Held(truth, steps, done / np.maximum(truth + done, 1.0), fold, said)
+    trajectory = np.array([example.trajectory for example in examples], dtype=np.intp)
+    return Held(truth, steps, done / np.maximum(truth + done, 1.0), fold, trajectory, said)

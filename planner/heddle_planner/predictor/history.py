@@ -83,18 +83,24 @@ class History:
 
     def predict(self, moments: Sequence[StepFeatures]) -> Prediction:
         """The length's distribution given what was generated already."""
-        means = np.empty(len(moments))
-        spreads = np.empty(len(moments))
-        known: dict[tuple[str, str], tuple[float, float]] = {}
-        for row, moment in enumerate(moments):
-            means[row], spreads[row] = self._total(moment, known)
-        done = np.array([moment.done_tokens for moment in moments], dtype=np.float64)
-        return remaining_of_lognormal(means, spreads, done)
+        return self.told(moments)[1]
 
     def typical_logs(self, moments: Sequence[StepFeatures]) -> Floats:
         """Mean logarithm of the whole length of such trajectories; does not see how far these have come."""
+        return self._totals(moments)[0]
+
+    def told(self, moments: Sequence[StepFeatures]) -> tuple[Floats, Prediction]:
+        """`typical_logs` and `predict`, for the work of one."""
+        means, spreads = self._totals(moments)
+        done = np.array([moment.done_tokens for moment in moments], dtype=np.float64)
+        return means, remaining_of_lognormal(means, spreads, done)
+
+    def _totals(self, moments: Sequence[StepFeatures]) -> tuple[Floats, Floats]:
+        """Means and spreads of the logarithms of whole lengths."""
         known: dict[tuple[str, str], tuple[float, float]] = {}
-        return np.array([self._total(moment, known)[0] for moment in moments], dtype=np.float64)
+        found = np.array([self._total(moment, known) for moment in moments], dtype=np.float64)
+        means, spreads = found.reshape(-1, 2).T
+        return means, spreads
 
     def _total(
         self, moment: StepFeatures, known: dict[tuple[str, str], tuple[float, float]]

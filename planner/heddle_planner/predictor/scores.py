@@ -90,16 +90,23 @@ def calibration_slope(truth: Floats, said: Floats) -> float | None:
     return float(centered @ (truth - truth.mean()) / (centered @ centered))
 
 
+def mean_of_folds(
+    measure: Callable[[Floats, Floats], float | None], truth: Floats, said: Floats, folds: NDArray[np.intp]
+) -> float | None:
+    """Of (truth, prediction) within each fold, weighted by rows; folds that do not give it are left out."""
+    parts = [folds == fold for fold in np.unique(folds)]
+    found = [(measure(truth[part], said[part]), int(part.sum())) for part in parts]
+    known = [(value, rows) for value, rows in found if value is not None]
+    if not known:
+        return None
+    return float(sum(value * rows for value, rows in known) / sum(rows for _, rows in known))
+
+
 def score(truth: Floats, said: Prediction, folds: NDArray[np.intp]) -> Scores:
     """Scores of rows that were predicted by the models of ``folds``."""
-    parts = [folds == fold for fold in np.unique(folds)]
 
     def mean_of(measure: Callable[[Floats, Floats], float | None]) -> float | None:
-        found = [(measure(truth[part], said.mean[part]), int(part.sum())) for part in parts]
-        known = [(value, rows) for value, rows in found if value is not None]
-        if not known:
-            return None
-        return float(sum(value * rows for value, rows in known) / sum(rows for _, rows in known))
+        return mean_of_folds(measure, truth, said.mean, folds)
 
     inside = [
         float(((truth >= said.quantiles[:, low]) & (truth <= said.quantiles[:, high])).mean())

@@ -71,7 +71,7 @@ class Wording:
             found = [words for words in bags if words is not None]
             counts = np.array([len(one) for one in found])
             starts = np.concatenate([[0], np.cumsum(counts)[:-1]])
-            said[rows] += np.add.reduceat(slopes[np.concatenate(found)], starts) / np.sqrt(counts)
+            said[rows] += np.add.reduceat(slopes.take(np.concatenate(found)), starts) / np.sqrt(counts)
         return said
 
     def save(self, path: Path) -> None:

@@ -99,7 +99,7 @@ def test_it_comes_back_as_it_was_saved_without_pickle(
         ("boosting.json", lambda text: "{", "boosting.json: cannot be read"),
         ("boosting.json", lambda text: "[]", "boosting.json: cannot be read"),
         ("boosting.json", lambda text: text.replace('"log_done"', '"log_dome"'), "features: is not that of"),
-        ("boosting.json", lambda text: text.replace('"format": 2', '"format": 9'), "format: is not that of"),
+        ("boosting.json", lambda text: text.replace('"format": 3', '"format": 9'), "format: is not that of"),
         (
             "boosting.json",
             lambda text: json.dumps({**json.loads(text), "shape": [0]}),
@@ -219,22 +219,18 @@ def test_what_was_said_long_ago_is_remembered(
     assert found > 0.7
 
 
-def test_of_an_agent_it_never_saw_history_speaks_first(
+def test_of_an_agent_it_never_saw_history_has_the_word(
     fitted: Boosting, strangers: list[Example], examples: list[Example]
 ) -> None:
+    """Where nothing is unusual that means the same whoever the agent is."""
     history = History()
     history.fit(examples)
-    early = [example for example in strangers if example.features.steps <= 1]
-    moments = [example.features for example in early]
+    moments = [example.features for example in strangers]
     others = [replace(m, origin=replace(m.origin, model="another")) for m in moments]
-    np.testing.assert_allclose(fitted.predict(others).mean, history.predict(others).mean, rtol=1e-6)
-    assert not np.allclose(fitted.predict(moments).mean, history.predict(moments).mean, rtol=0.02)
-    late = [example.features for example in strangers if example.features.steps >= 8]
-    unknown = [replace(m, origin=replace(m.origin, model="another")) for m in late]
-    theirs, own = fitted.predict(unknown), fitted.predict(late)
-    between = np.sort([own.mean, history.predict(unknown).mean], axis=0)
-    assert ((theirs.mean >= between[0] * 0.999) & (theirs.mean <= between[1] * 1.001)).all()
-    assert (np.diff(theirs.quantiles, axis=1) >= 0).all()
+    theirs = fitted.predict(others)
+    np.testing.assert_allclose(theirs.mean, history.predict(others).mean, rtol=1e-6)
+    np.testing.assert_allclose(theirs.quantiles, history.predict(others).quantiles, rtol=1e-6)
+    assert not np.allclose(fitted.predict(moments).mean, theirs.mean, rtol=0.02)
 
 
 def test_folds_keep_tasks_whole_and_even() -> None:

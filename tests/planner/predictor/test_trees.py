@@ -1,5 +1,7 @@
 """Trees: what `heddle_core.Forest` says is what LightGBM says."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import lightgbm
@@ -69,3 +71,17 @@ def test_trees_come_back_as_they_were_saved(grown: Trees, tmp_path: Path) -> Non
     path.write_text(grown.text.replace("num_cat=0", "num_cat=1", 1))
     with pytest.raises(PredictorError, match=r"trees\.txt: cannot be read: tree 0: num_cat"):
         Trees.load(path, 6)
+
+
+def test_a_model_that_is_only_asked_loads_no_lightgbm() -> None:
+    code = """
+import sys
+from heddle_planner.predictor import models
+from heddle_planner.predictor.features import Progress
+from heddle_planner.predictor.observations import Origin
+
+said = models.load().predictor.predict([Progress(Origin("t", "")).features()])
+assert said.mean[0] >= 1
+assert "lightgbm" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
