@@ -64,8 +64,7 @@ class HistoryLimits:
 
     capacity: int = 65_536
     batch: int = 1024
-    # How long the first record of a batch waits for company. Without a spill folder a killed process loses
-    # it.
+    # How long the first record of a batch waits for company.
     linger_s: float = 0.25
     prepare_s: float = 5.0
     first_retry_s: float = 0.1
