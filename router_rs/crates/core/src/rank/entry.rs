@@ -1,10 +1,9 @@
 //! What is ranked, and what is told of a run of it.
 
 use std::cmp::Ordering;
-use std::iter::Sum;
 
 /// One ranked id.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry {
     /// Predicted remaining tokens.
     pub weight: u64,
@@ -47,36 +46,4 @@ pub struct Span {
     pub count: usize,
     /// Sum of their weights.
     pub weight: u64,
-}
-
-impl Span {
-    /// One entry more.
-    pub(super) fn grow(&mut self, weight: u64) {
-        self.count += 1;
-        self.weight += weight;
-    }
-
-    /// One entry less.
-    pub(super) fn shrink(&mut self, weight: u64) {
-        self.count -= 1;
-        self.weight -= weight;
-    }
-}
-
-impl From<&Entry> for Span {
-    fn from(entry: &Entry) -> Self {
-        Self {
-            count: 1,
-            weight: entry.weight,
-        }
-    }
-}
-
-impl Sum for Span {
-    fn sum<I: Iterator<Item = Self>>(spans: I) -> Self {
-        spans.fold(Self::default(), |sum, span| Self {
-            count: sum.count + span.count,
-            weight: sum.weight + span.weight,
-        })
-    }
 }

@@ -25,15 +25,10 @@ fn check(ranking: &Ranking, model: &[Entry]) {
     );
     assert!(
         ranking
-            .branches
+            .blocks
             .iter()
-            .all(|branch| branch.is_sound(&ranking.leaves))
+            .all(|b| !b.is_empty() && b.len() <= BLOCK)
     );
-    assert!(ranking.branches.iter().all(|branch| branch.len() <= FAN));
-    let spans = ranking.branches.iter().map(Branch::span);
-    assert!(spans.eq(ranking.spans.iter().copied()));
-    let ends = ranking.branches.iter().map(Branch::end);
-    assert!(ends.eq(ranking.ends.iter().copied()));
 }
 
 proptest! {
@@ -82,23 +77,21 @@ proptest! {
 }
 
 #[test]
-fn leaves_and_branches_split_and_merge_as_entries_come_and_go() {
+fn blocks_split_and_merge_as_entries_come_and_go() {
     let mut ranking = Ranking::new();
     for id in 0..5000u64 {
         assert!(ranking.insert(id, id % 7 + 1));
     }
-    let leaves = |ranking: &Ranking| ranking.branches.iter().map(Branch::len).sum::<usize>();
-    assert!(ranking.branches.len() > 4 && leaves(&ranking) > 300);
+    assert!(ranking.blocks.len() > 10);
     for id in 0..4990u64 {
         assert!(ranking.remove(id, id % 7 + 1));
     }
-    assert_eq!(ranking.len(), 10);
-    assert_eq!(ranking.branches.len(), 1);
     assert!(
-        leaves(&ranking) <= 3,
-        "{} leaves for 10 entries",
-        leaves(&ranking)
+        ranking.blocks.len() <= 4,
+        "{} blocks for 10 entries",
+        ranking.blocks.len()
     );
+    assert_eq!(ranking.len(), 10);
     assert_eq!(
         ranking.first_except(ranking.first().unwrap().id),
         ranking.select(1)
