@@ -19,6 +19,7 @@ struct Seen {
     phases: [u64; Phase::ALL.len()],
     members: BTreeMap<u64, u32>,
     ranked: (usize, u64),
+    gap_timers: usize,
 }
 
 impl Core {
@@ -59,12 +60,7 @@ impl Core {
         if trajectory.finishing && tally.total() == 0 {
             fault("finished, without a live step, and still known".into());
         }
-        if trajectory.gap_timer != self.timers.at(Timer::Gap(id)) {
-            fault(format!(
-                "gap timer {:?} is not the armed one",
-                trajectory.gap_timer
-            ));
-        }
+        seen.gap_timers += usize::from(trajectory.gap_timer.is_some());
         let in_gap = tally.open() == 0;
         if in_gap != trajectory.gap_since.is_some() {
             fault(format!(
@@ -75,7 +71,7 @@ impl Core {
         }
         if let Some(since) = trajectory.gap_since {
             let last = since.saturating_add(self.policy.idle_ttl_ms.saturating_mul(1000));
-            match self.timers.at(Timer::Gap(id)) {
+            match trajectory.gap_timer {
                 Some(at) if at <= last.max(self.now) => {}
                 other => fault(format!("in its gap since {since}, timer at {other:?}")),
             }
@@ -129,7 +125,7 @@ impl Core {
         if !listed {
             fault("its trajectory does not know it".into());
         }
-        let timer = self.timers.at(Timer::Hold(id));
+        let timer = self.timers.holds.at(id);
         let queued = Queued {
             key: step.key,
             step: id,
@@ -305,10 +301,19 @@ impl Core {
         if !self.timers.is_consistent() {
             faults.push("timers: the indices differ".into());
         }
-        for (_, timer) in self.timers.iter() {
+        let gaps = |&(_, timer): &(u64, Timer)| matches!(timer, Timer::Gap(_));
+        let armed = self.timers.iter().filter(gaps).count();
+        if armed != seen.gap_timers {
+            let known = seen.gap_timers;
+            faults.push(format!("{armed} gap timers, trajectories know of {known}"));
+        }
+        for (at, timer) in self.timers.iter() {
             let known = match timer {
                 Timer::Hold(step) => self.steps.contains(step),
-                Timer::Gap(trajectory) => self.trajectories.contains(trajectory),
+                Timer::Gap(id) => {
+                    let trajectory = self.trajectories.get(id);
+                    trajectory.is_some_and(|trajectory| trajectory.gap_timer == Some(at))
+                }
                 Timer::Move(migration) => self.ledger.get(migration).is_some(),
                 Timer::PlanExpiry => self.plan.is_some(),
             };

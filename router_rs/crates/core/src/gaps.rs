@@ -7,7 +7,6 @@
 
 use crate::action::ExpireReason;
 use crate::machine::Core;
-use crate::timer::Timer;
 use crate::{Micros, StepId, TrajectoryId};
 
 impl Core {
@@ -68,8 +67,9 @@ impl Core {
 
     fn arm_gap(&mut self, id: TrajectoryId, at: Micros) {
         if let Some(trajectory) = self.trajectories.get_mut(id) {
-            trajectory.gap_timer = Some(at);
-            self.timers.arm(Timer::Gap(id), at);
+            self.timers
+                .gaps
+                .set(id, &mut trajectory.gap_timer, Some(at));
         }
     }
 

@@ -286,7 +286,7 @@ impl Core {
     pub(crate) fn reject(&mut self, step: StepId, reason: RejectReason) {
         const NO_WORKER_RETRY_MS: u64 = 5_000;
         const EXHAUSTED_RETRY_MS: u64 = 1_000;
-        self.timers.disarm(Timer::Hold(step));
+        self.timers.holds.disarm(step);
         self.set_state(step, StepState::Rejected);
         self.counters.rejected += 1;
         let retry_after_ms = match reason {
@@ -312,10 +312,10 @@ impl Core {
         self.count_as_ended(id);
         self.unrank(id);
         self.set_phase(id, end);
-        self.timers.disarm(Timer::Gap(id));
-        let Some(trajectory) = self.trajectories.remove(id) else {
+        let Some(mut trajectory) = self.trajectories.remove(id) else {
             return;
         };
+        self.timers.gaps.set(id, &mut trajectory.gap_timer, None);
         self.phases[end as usize] -= 1;
         // Rejected steps whose end the driver never reported.
         for &step in trajectory.live.iter() {
@@ -356,13 +356,8 @@ impl Core {
             });
         }
         self.plan = Some(plan);
-        match spec.ttl_ms {
-            Some(ttl) => {
-                let at = self.now.saturating_add(ttl.saturating_mul(1000));
-                self.timers.arm(Timer::PlanExpiry, at);
-            }
-            None => self.timers.disarm(Timer::PlanExpiry),
-        }
+        let expires = |ttl: u64| self.now.saturating_add(ttl.saturating_mul(1000));
+        self.timers.plan_expiry = spec.ttl_ms.map(expires);
         self.reconsider_all();
         Ok(())
     }

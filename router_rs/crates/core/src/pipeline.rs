@@ -7,7 +7,6 @@ use crate::fleet::Place;
 use crate::machine::Core;
 use crate::order::OrderKey;
 use crate::step::{Step, StepState};
-use crate::timer::Timer;
 use crate::trajectory::Trajectory;
 use crate::worker::Queued;
 use crate::{Micros, StepId};
@@ -88,7 +87,7 @@ impl Core {
             .get(id)
             .is_some_and(|step| step.state != StepState::Arrived)
         {
-            self.timers.disarm(Timer::Hold(id));
+            self.timers.holds.disarm(id);
         }
         if self.workers.alive() == 0 {
             self.no_worker(id);
@@ -176,7 +175,7 @@ impl Core {
     /// Takes an applicant out of the queue and places it.
     pub(crate) fn let_in(&mut self, applicant: Queued) {
         self.applicants.remove(&applicant);
-        self.timers.disarm(Timer::Hold(applicant.step));
+        self.timers.holds.disarm(applicant.step);
         self.place(applicant.step);
     }
 
@@ -245,7 +244,7 @@ impl Core {
         match step.state {
             StepState::HeldSlot if step.overdue => {}
             StepState::HeldSlot if !self.policy.order.variant().may_starve() => {
-                self.timers.disarm(Timer::Hold(id));
+                self.timers.holds.disarm(id);
             }
             StepState::HeldSlot => self.arm_hold(id, since, self.policy.max_wait_ms),
             StepState::HeldAdmission => self.arm_hold(id, since, self.policy.max_hold_ms),
@@ -258,6 +257,6 @@ impl Core {
         let at = since
             .saturating_add(bound_ms.saturating_mul(1000))
             .max(self.now);
-        self.timers.arm(Timer::Hold(id), at);
+        self.timers.holds.arm(id, at);
     }
 }

@@ -8,7 +8,6 @@ use crate::order::{Candidate, OrderKey};
 use crate::placement::Choice;
 use crate::priority::engine_priority;
 use crate::step::{Attempt, Step, StepState};
-use crate::timer::Timer;
 use crate::trajectory::Trajectory;
 use crate::worker::{Queued, Seat, Worker};
 use crate::{StepId, WorkerId};
@@ -85,7 +84,7 @@ impl Core {
         if !StepState::HELD.contains(&step.state) {
             return;
         }
-        self.timers.disarm(Timer::Hold(id));
+        self.timers.holds.disarm(id);
         let queued = Queued {
             key: step.key,
             step: id,

@@ -20,75 +20,82 @@ pub enum Timer {
     PlanExpiry,
 }
 
-impl Timer {
-    /// Kinds of timers.
-    const KINDS: usize = 4;
-
-    /// Its kind, ascending as the timers are, and the handle within it.
-    fn split(self) -> (usize, u64) {
-        match self {
-            Self::Hold(id) => (0, id),
-            Self::Gap(id) => (1, id),
-            Self::Move(id) => (2, id),
-            Self::PlanExpiry => (3, 0),
-        }
-    }
-
-    fn join(kind: usize, id: u64) -> Self {
-        match kind {
-            0 => Self::Hold(id),
-            1 => Self::Gap(id),
-            2 => Self::Move(id),
-            _ => Self::PlanExpiry,
-        }
-    }
-}
-
-/// Armed timers of one kind by time.
+/// Armed timers of one kind by time, and the time of each.
 #[derive(Debug, Default)]
-struct Kind {
+pub struct Armed {
     by_time: BTreeSet<(Micros, u64)>,
-    armed: IdMap<u64, Micros>,
+    at: IdMap<u64, Micros>,
 }
 
-/// Armed timers. Each kind by itself: every trajectory has a timer for its gaps that is seldom looked at, and those of held
-/// steps, which come and go, are found in a small set.
+impl Armed {
+    /// Arms the timer of `id` for `at`, instead of any earlier setting.
+    pub fn arm(&mut self, id: u64, at: Micros) {
+        if let Some(old) = self.at.insert(id, at) {
+            self.by_time.remove(&(old, id));
+        }
+        self.by_time.insert((at, id));
+    }
+
+    /// Disarms the timer of `id` if it is armed.
+    pub fn disarm(&mut self, id: u64) {
+        if let Some(at) = self.at.remove(id) {
+            self.by_time.remove(&(at, id));
+        }
+    }
+
+    /// When the timer of `id` fires.
+    pub fn at(&self, id: u64) -> Option<Micros> {
+        self.at.get(id).copied()
+    }
+
+    fn is_consistent(&self) -> bool {
+        let is_armed = |&(at, id): &(Micros, u64)| self.at.get(id) == Some(&at);
+        self.at.len() == self.by_time.len() && self.by_time.iter().all(is_armed)
+    }
+}
+
+/// Armed gap timers by time. Every trajectory has one and looks at it in every gap, so the time of each is kept there.
 #[derive(Debug, Default)]
-pub struct Timers([Kind; Timer::KINDS]);
+pub struct Gaps(BTreeSet<(Micros, TrajectoryId)>);
+
+impl Gaps {
+    /// Moves a timer from where it is `armed` to another time, or disarms it.
+    pub fn set(&mut self, id: TrajectoryId, armed: &mut Option<Micros>, at: Option<Micros>) {
+        if let Some(old) = *armed {
+            self.0.remove(&(old, id));
+        }
+        if let Some(at) = at {
+            self.0.insert((at, id));
+        }
+        *armed = at;
+    }
+}
+
+/// All armed timers. Each kind by itself: those of held steps, which come and go, are found in a small set.
+#[derive(Debug, Default)]
+pub struct Timers {
+    /// [`Timer::Hold`].
+    pub holds: Armed,
+    /// [`Timer::Gap`].
+    pub gaps: Gaps,
+    /// [`Timer::Move`].
+    pub moves: Armed,
+    /// [`Timer::PlanExpiry`].
+    pub plan_expiry: Option<Micros>,
+}
 
 impl Timers {
-    /// Arms `timer` for `at`, instead of any earlier setting.
-    pub fn arm(&mut self, timer: Timer, at: Micros) {
-        let (kind, id) = timer.split();
-        let kind = &mut self.0[kind];
-        if let Some(old) = kind.armed.insert(id, at) {
-            kind.by_time.remove(&(old, id));
-        }
-        kind.by_time.insert((at, id));
-    }
-
-    /// Disarms `timer` if it is armed.
-    pub fn disarm(&mut self, timer: Timer) {
-        let (kind, id) = timer.split();
-        let kind = &mut self.0[kind];
-        if let Some(at) = kind.armed.remove(id) {
-            kind.by_time.remove(&(at, id));
-        }
-    }
-
-    /// When `timer` fires.
-    pub fn at(&self, timer: Timer) -> Option<Micros> {
-        let (kind, id) = timer.split();
-        self.0[kind].armed.get(id).copied()
-    }
-
     /// The next timer; of those at one time, the kinds in their order.
     fn first(&self) -> Option<(Micros, Timer)> {
-        let heads = self.0.iter().enumerate().filter_map(|(kind, timers)| {
-            let &(at, id) = timers.by_time.first()?;
-            Some((at, Timer::join(kind, id)))
-        });
-        heads.min()
+        let hold = self.holds.by_time.first();
+        let gap = self.gaps.0.first();
+        let heads = [
+            hold.map(|&(at, id)| (at, Timer::Hold(id))),
+            gap.map(|&(at, id)| (at, Timer::Gap(id))),
+            (self.moves.by_time.first()).map(|&(at, id)| (at, Timer::Move(id))),
+            self.plan_expiry.map(|at| (at, Timer::PlanExpiry)),
+        ];
+        heads.into_iter().flatten().min()
     }
 
     /// When the next timer fires.
@@ -96,38 +103,40 @@ impl Timers {
         self.first().map(|(at, _)| at)
     }
 
-    /// Takes the earliest timer that is due at `now`.
+    /// Takes the earliest timer that is due at `now`. A trajectory whose gap timer it is has to be told.
     pub fn pop_due(&mut self, now: Micros) -> Option<Timer> {
-        let (at, timer) = self.first()?;
-        if at > now {
-            return None;
+        let (at, timer) = self.first().filter(|&(at, _)| at <= now)?;
+        match timer {
+            Timer::Hold(id) => self.holds.disarm(id),
+            Timer::Gap(id) => self.gaps.set(id, &mut Some(at), None),
+            Timer::Move(id) => self.moves.disarm(id),
+            Timer::PlanExpiry => self.plan_expiry = None,
         }
-        self.disarm(timer);
         Some(timer)
     }
 
     /// Number of armed timers.
     pub fn len(&self) -> usize {
-        self.0.iter().map(|kind| kind.by_time.len()).sum()
+        let plan = usize::from(self.plan_expiry.is_some());
+        self.holds.by_time.len() + self.gaps.0.len() + self.moves.by_time.len() + plan
     }
 
     /// All armed timers, for audits.
     pub fn iter(&self) -> impl Iterator<Item = (Micros, Timer)> + '_ {
-        self.0.iter().enumerate().flat_map(|(kind, timers)| {
-            let by_time = timers.by_time.iter();
-            by_time.map(move |&(at, id)| (at, Timer::join(kind, id)))
-        })
+        let holds = self.holds.by_time.iter();
+        let gaps = self.gaps.0.iter();
+        let moves = self.moves.by_time.iter();
+        let plan = self.plan_expiry.map(|at| (at, Timer::PlanExpiry));
+        holds
+            .map(|&(at, id)| (at, Timer::Hold(id)))
+            .chain(gaps.map(|&(at, id)| (at, Timer::Gap(id))))
+            .chain(moves.map(|&(at, id)| (at, Timer::Move(id))))
+            .chain(plan)
     }
 
-    /// True when both indices of every kind hold the same timers.
+    /// True when both indices of every kind that has two hold the same timers.
     pub fn is_consistent(&self) -> bool {
-        self.0.iter().all(|kind| {
-            kind.armed.len() == kind.by_time.len()
-                && kind
-                    .by_time
-                    .iter()
-                    .all(|&(at, id)| kind.armed.get(id) == Some(&at))
-        })
+        self.holds.is_consistent() && self.moves.is_consistent()
     }
 }
 
@@ -137,17 +146,21 @@ mod tests {
 
     #[test]
     fn timers_fire_by_time_and_by_kind_at_one_time() {
-        let mut timers = Timers::default();
-        timers.arm(Timer::PlanExpiry, 5);
-        timers.arm(Timer::Gap(1), 5);
-        timers.arm(Timer::Hold(9), 5);
-        timers.arm(Timer::Hold(3), 7);
-        timers.arm(Timer::Move(2), 4);
-        timers.arm(Timer::Hold(9), 6);
-        timers.arm(Timer::Hold(8), 1);
-        timers.disarm(Timer::Hold(8));
+        let mut timers = Timers {
+            plan_expiry: Some(5),
+            ..Timers::default()
+        };
+        let mut gap = None;
+        timers.gaps.set(1, &mut gap, Some(9));
+        timers.gaps.set(1, &mut gap, Some(5));
+        timers.holds.arm(9, 5);
+        timers.holds.arm(3, 7);
+        timers.moves.arm(2, 4);
+        timers.holds.arm(9, 6);
+        timers.holds.arm(8, 1);
+        timers.holds.disarm(8);
         assert_eq!((timers.len(), timers.next()), (5, Some(4)));
-        assert_eq!(timers.at(Timer::Hold(9)), Some(6));
+        assert_eq!((timers.holds.at(9), gap), (Some(6), Some(5)));
         let mut fired = Vec::new();
         while let Some(timer) = timers.pop_due(6) {
             fired.push(timer);

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use crate::machine::Core;
 use crate::step::StepState;
-use crate::timer::Timer;
 use crate::{MigrationId, WorkerId};
 
 use super::{Asker, Move, MoveState};
@@ -74,7 +73,7 @@ impl Core {
                 faults.push(what.to_owned());
             }
         };
-        let timer = self.timers.at(Timer::Move(one.id)).is_some();
+        let timer = self.timers.moves.at(one.id).is_some();
         let lives = |home: crate::trajectory::Home| {
             self.workers
                 .get(home.worker)

@@ -10,7 +10,6 @@ use crate::action::{Action, Migrate};
 use crate::fleet::Place;
 use crate::machine::Core;
 use crate::placement::{Ask, Carry, Memory, Scene};
-use crate::timer::Timer;
 use crate::trajectory::{Home, Trajectory};
 use crate::worker::Worker;
 use crate::{Micros, MigrationId, TrajectoryId, WorkerId};
@@ -227,8 +226,7 @@ impl Core {
             });
         }
         if asker == Asker::Operator {
-            self.timers
-                .arm(Timer::Move(migration), self.now + REQUEST_TTL);
+            self.timers.moves.arm(migration, self.now + REQUEST_TTL);
         }
         match self.readiness(migration) {
             Readiness::Begins => self.begin_move(migration),
@@ -349,8 +347,7 @@ impl Core {
             let phase = trajectory.phase_now();
             self.set_phase(request.trajectory, phase);
         }
-        self.timers
-            .arm(Timer::Move(id), self.now + within_us + GRACE);
+        self.timers.moves.arm(id, self.now + within_us + GRACE);
         self.actions.push_back(Action::Migrate(action));
     }
 }

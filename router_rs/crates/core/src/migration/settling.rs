@@ -4,7 +4,6 @@ use crate::action::Action;
 use crate::event::{MigrationFailure, StepEnded};
 use crate::machine::Core;
 use crate::step::StepState;
-use crate::timer::Timer;
 use crate::worker::WorkerState;
 use crate::{MigrationId, TrajectoryId, WorkerId};
 
@@ -188,7 +187,7 @@ impl Core {
         if !ended.state.moves().contains(&end) && ended.state != MoveState::Cancelling {
             self.counters.illegal_moves += 1;
         }
-        self.timers.disarm(Timer::Move(id));
+        self.timers.moves.disarm(id);
         if ended.state != MoveState::Requested {
             self.links_freed = true;
             if let Some(target) = self.workers.get_mut(ended.to.worker)
