@@ -323,14 +323,15 @@ def _lifespan(gateway: Gateway, dispose: Callable[[], Awaitable[None]]) -> Any:
         try:
             yield
         finally:
-            await gateway.peering.close()
-            await gateway.planning.close()
+            # These write a last time, and only the holder of the lease may: peering gives it back.
             if gateway.shared_fleet is not None:
                 await gateway.shared_fleet.close()
             if gateway.shared_rollouts is not None:
                 await gateway.shared_rollouts.close()
             if gateway.shared_pause is not None:
                 await gateway.shared_pause.close()
+            await gateway.peering.close()
+            await gateway.planning.close()
             await gateway.fleet.close()
             await gateway.moving.close()
             await gateway.steps.close()

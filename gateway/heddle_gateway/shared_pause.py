@@ -43,6 +43,7 @@ class SharedPause:
         self._task = asyncio.create_task(self._run(), name="shared-pause")
 
     async def close(self) -> None:
+        """Writes a change that is not written: call it while the lease is held."""
         self._closing = True
         self._wake.set()
         if self._task is not None:
@@ -68,12 +69,15 @@ class SharedPause:
     # ---------------------------------------------------------------- inside
 
     async def _run(self) -> None:
-        while not self._closing:
+        while True:
+            last = self._closing
+            self._wake.clear()
             await self._write()
+            if last:
+                return
             with suppress(TimeoutError):
                 async with asyncio.timeout(PERIOD_S):
                     await self._wake.wait()
-            self._wake.clear()
 
     async def _write(self) -> None:
         now, there = asyncio.get_running_loop().time(), (self._epoch(), self._driver.is_paused)

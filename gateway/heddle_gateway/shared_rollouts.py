@@ -32,19 +32,21 @@ TURN: Final = 256
 
 
 class SharedRollouts:
-    """``epoch()``: of the lease this process holds, 0 for none. Raises ValueError for a URL that is none."""
+    """``epoch()``: of the lease this process holds, 0 for none."""
 
     def __init__(
-        self, settings: Settings, url: str, book: RolloutBook, driver: Driver, epoch: Callable[[], int]
+        self, store: RedisRollouts, book: RolloutBook, driver: Driver, epoch: Callable[[], int]
     ) -> None:
-        self._store = RedisRollouts(url, name=settings.namespace, ttl_s=settings.state_ttl_s)
+        self._store = store
         self._book = book
         self._driver = driver
         self._epoch = epoch
         self._written_epoch = 0
         self._away = False
         self._wake = asyncio.Event()
-        self._saved = asyncio.Event()
+        # Calls of `saved`, and how many of them a write that began later has answered.
+        self._asked = self._answered = 0
+        self._round = asyncio.Event()
         self._writing = 0
         self._closing = False
         self._task: asyncio.Task[None] | None = None
@@ -61,7 +63,7 @@ class SharedRollouts:
         self._task = asyncio.create_task(self._run(), name="shared-rollouts")
 
     async def close(self) -> None:
-        """Writes what has changed."""
+        """Writes what has changed: call it while the lease is held."""
         self._closing = True
         self._wake.set()
         if self._task is not None:
@@ -90,11 +92,14 @@ class SharedRollouts:
         """Returns when what was announced lies in Redis, or cannot be written there for now."""
         if not self._epoch():
             return
-        self._saved.clear()
+        self._asked += 1
+        mine = self._asked
         self._wake.set()
         with suppress(TimeoutError):
             async with asyncio.timeout(SAVED_S):
-                await self._saved.wait()
+                # A write that was under way when this was called may not have seen it.
+                while self._answered < mine:
+                    await self._round.wait()
 
     # ---------------------------------------------------------------- inside
 
@@ -124,15 +129,19 @@ class SharedRollouts:
         return lives
 
     async def _run(self) -> None:
-        while not self._closing:
+        while True:
+            last, asked = self._closing, self._asked
+            self._wake.clear()
+            await self._sync()
+            self._answered = asked
+            self._round.set()
+            self._round = asyncio.Event()
+            if last:
+                return
+            await asyncio.sleep(AGAIN_S if self._away else PERIOD_S)
             with suppress(TimeoutError):
                 async with asyncio.timeout(AGAIN_S):
                     await self._wake.wait()
-            self._wake.clear()
-            await self._sync()
-            self._saved.set()
-            if not self._closing:
-                await asyncio.sleep(AGAIN_S if self._away else PERIOD_S)
 
     async def _sync(self) -> None:
         epoch = self._epoch()
@@ -168,6 +177,8 @@ class SharedRollouts:
 def open_shared_rollouts(
     settings: Settings, book: RolloutBook, driver: Driver, mirror: LiveMirror
 ) -> SharedRollouts:
-    """For a gateway with a Redis, whose lease ``mirror`` holds."""
+    """For a gateway with a Redis, whose lease ``mirror`` holds. Raises ValueError for a URL that is none."""
     assert settings.redis_url is not None
-    return SharedRollouts(settings, settings.redis_url.get_secret_value(), book, driver, lambda: mirror.epoch)
+    url = settings.redis_url.get_secret_value()
+    store = RedisRollouts(url, name=settings.namespace, ttl_s=settings.state_ttl_s)
+    return SharedRollouts(store, book, driver, lambda: mirror.epoch)

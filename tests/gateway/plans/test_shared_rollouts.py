@@ -1,0 +1,127 @@
+"""What of rollouts is written, and when: before an answer leaves, and before the lease is given back. In
+simulated time, but for the order in which a gateway closes.
+"""
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pytest
+from heddle_contracts.live_state import MemberProgress, RolloutState
+from heddle_contracts.rollouts import RolloutCreate
+from heddle_gateway.live.directory import Directory
+from heddle_gateway.live.driver import Driver
+from heddle_gateway.live.policy import new_core
+from heddle_gateway.plans.rollouts import RolloutBook
+from heddle_gateway.shared_rollouts import SharedRollouts
+
+from tests.simulate.virtual_time import run_in_virtual_time
+
+WRITE_S = 0.05
+
+
+class Store:
+    """Each write takes a while. ``found``: what an earlier leader left."""
+
+    def __init__(self) -> None:
+        self.saved: dict[str, RolloutState] = {}
+        self.progress: dict[tuple[str, int], MemberProgress] = {}
+        self.found: list[RolloutState] = []
+        self.writes = 0
+
+    async def save(self, epoch: int, rollout: RolloutState) -> None:
+        self.writes += 1
+        await asyncio.sleep(WRITE_S)
+        self.saved[rollout.id] = rollout
+
+    async def save_progress(self, epoch: int, rollout: str, progress: Mapping[int, MemberProgress]) -> None:
+        await asyncio.sleep(WRITE_S)
+        self.progress |= {(rollout, number): one for number, one in progress.items()}
+
+    async def remove(self, epoch: int, rollouts: Iterable[str]) -> None:
+        pass
+
+    async def load(self) -> tuple[list[RolloutState], int]:
+        return self.found, 0
+
+    async def close(self) -> None:
+        pass
+
+
+class Parts:
+    def __init__(self) -> None:
+        self.book = RolloutBook()
+        self.driver = Driver(
+            new_core({}, journal=False),
+            Directory(),
+            max_trajectories=1000,
+            on_expire=lambda live, reason: None,
+        )
+        self.store: Any = Store()
+        self.shared = SharedRollouts(self.store, self.book, self.driver, lambda: 1)
+
+    def announce(self, count: int = 1) -> str:
+        asked = RolloutCreate(lengths=[100] * count)
+        rollout, members, _ = self.book.draft(asked, room=1000)
+        self.book.keep(rollout, asked, [(one, 0.5, self.live(rollout, one)) for one in members])
+        return rollout
+
+    def live(self, rollout: str, member: Any) -> Any:
+        return self.driver.directory.announce(
+            member.trajectory_id, group_id=member.group_id, sample=0, model=None, rollout=rollout
+        )
+
+
+def test_saved_returns_only_when_what_was_announced_is_written() -> None:
+    async def main() -> None:
+        parts = Parts()
+        parts.shared.start()
+        first = parts.announce()
+        while not parts.store.writes:  # noqa: ASYNC110  time is simulated
+            await asyncio.sleep(WRITE_S / 5)
+        assert first not in parts.store.saved, "a write is under way"
+        second = parts.announce()
+        await parts.shared.saved()
+        assert second in parts.store.saved
+        await parts.shared.close()
+
+    run_in_virtual_time(main())
+
+
+def test_what_changed_just_before_the_end_is_written() -> None:
+    async def main() -> None:
+        parts = Parts()
+        parts.shared.start()
+        rollout = parts.announce()
+        await parts.shared.saved()
+        # The task rests between two writes now.
+        parts.book.trajectory_over(f"{rollout}-0-0")
+        await parts.shared.close()
+        assert parts.store.progress[rollout, 0].over
+        assert parts.shared.behind == 0
+
+    run_in_virtual_time(main())
+
+
+@pytest.mark.services
+async def test_a_gateway_writes_a_last_time_while_it_holds_the_lease(
+    new_gateway: Any, worker: Any, redis_server: Any
+) -> None:
+    gateway = await new_gateway(worker, redis_url=redis_server.url, namespace="closing-in-order")
+    closed = []
+
+    def noting(part: Any, name: str) -> None:
+        close = part.close
+
+        async def noted() -> None:
+            closed.append(name)
+            await close()
+
+        part.close = noted
+
+    parts = gateway.parts
+    for name in ("peering", "shared_fleet", "shared_rollouts", "shared_pause"):
+        noting(getattr(parts, name), name)
+    await gateway.stop()
+    assert sorted(closed[:-1]) == ["shared_fleet", "shared_pause", "shared_rollouts"]
+    assert closed[-1] == "peering"
