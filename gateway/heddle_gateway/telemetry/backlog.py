@@ -194,7 +194,7 @@ class Backlog:
         """
         assert self._spill is not None
         alone = segment.records if segment in self._spill.segments else 0
-        self._spill.forget(segment)
+        self._spill.take_out(segment)
         return alone
 
     async def discard(self, batch: Batch) -> None:
@@ -202,13 +202,14 @@ class Backlog:
         segment = batch.segment
         if segment is None or self._spill is None:
             return
-        self._spill.forget(segment)
+        self._spill.take_out(segment)
         try:
             await asyncio.to_thread(self._spill.remove, segment)
         except OSError as error:
             # The store knows its name, should it be read again.
             logger.warning("%s cannot be removed: %s", segment.name, error)
         else:
+            self._spill.forget(segment)
             self.settled += [segment.name, *batch.parts]
 
     # ---------------------------------------------------------------- inside

@@ -13,6 +13,7 @@ that do not. The folder must be on a local disk. It is bounded in bytes, by each
 import errno
 import fcntl
 import json
+import logging
 import os
 import re
 import time
@@ -29,6 +30,8 @@ from heddle_contracts.history import EndedTrajectory, HistoryRecord, PlanRecord
 from heddle_contracts.migrations import Move
 from heddle_contracts.planning import Plan
 from heddle_contracts.steps import StepRecord
+
+logger = logging.getLogger(__name__)
 
 # An earlier release wrote the number of records where the process stands.
 _SEGMENT: Final = re.compile(r"spill-\d{20}-([0-9a-f]+)\.jsonl")
@@ -59,12 +62,11 @@ class SpillFolder:
     def __init__(self, path: Path, limit_bytes: int) -> None:
         self._path = path
         self._limit = limit_bytes
-        self._process = uuid4().hex[:12]
         self._locks: dict[str, int] = {}
         self._segments: list[Segment] = []
         self._used = 0
         self._last_ns = 0
-        self._open()
+        self._process = self._open()
         self._segments = [found for process in self._left_behind() for found in self._take_up(process)]
         self._segments.sort(key=lambda segment: segment.name)
         self._used = sum(segment.size for segment in self._segments)
@@ -78,6 +80,11 @@ class SpillFolder:
     def records(self) -> int:
         return sum(segment.records for segment in self._segments)
 
+    @property
+    def room(self) -> int:
+        """Bytes that may come."""
+        return self._limit - self._used
+
     # ---------------------------------------------------------------- what comes
 
     def begin(self) -> Segment:
@@ -90,7 +97,7 @@ class SpillFolder:
         TypeError, ValueError or AttributeError for an object that is not a record.
         """
         line = _line_of(item) if segment.size else _FIRST_LINE + _line_of(item)
-        if self._used + len(line) > self._limit:
+        if len(line) > self.room:
             raise OSError(errno.ENOSPC, f"more than {self._limit} bytes", str(self._path))
         if segment.file is None:
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
@@ -141,16 +148,21 @@ class SpillFolder:
                 continue
         return found
 
-    def forget(self, segment: Segment) -> None:
-        """Its records are in the database: the file is to be removed."""
+    def take_out(self, segment: Segment) -> None:
+        """It is not to be read any more; the file stays, and so does the room it takes."""
         with suppress(ValueError):
             self._segments.remove(segment)
-        self._used -= segment.size
 
     def remove(self, segment: Segment) -> None:
-        """Removes the file. Blocks: call it in a thread. Raises OSError."""
+        """Removes the file; `forget` is to follow. Blocks: call it in a thread. Raises OSError."""
         self.seal(segment)
         (self._path / segment.name).unlink(missing_ok=True)
+
+    def forget(self, segment: Segment) -> None:
+        """The file is removed: its room is free."""
+        self.take_out(segment)
+        self._used -= segment.size
+        segment.size = segment.records = 0
 
     def close(self) -> None:
         """Lets another process take up what is left."""
@@ -166,17 +178,20 @@ class SpillFolder:
 
     # ---------------------------------------------------------------- processes
 
-    def _open(self) -> None:
-        for attempt in range(OPENINGS):
+    def _open(self) -> str:
+        """Makes the folder; returns the locked name of this process."""
+        fault: OSError = BlockingIOError(errno.EAGAIN, "no lock is to be had", str(self._path))
+        for _ in range(OPENINGS):
             self._path.mkdir(parents=True, exist_ok=True)
+            process = uuid4().hex[:12]
             try:
-                assert self._lock(self._process), "a name of its own"
-            except FileNotFoundError:
-                # Another process has just closed it as empty.
-                if attempt == OPENINGS - 1:
-                    raise
-            else:
-                return
+                if self._lock(process):
+                    return process
+                # Another process that starts saw the file before it was locked, and took it for a dead one's.
+            except FileNotFoundError as error:
+                # Another process has just closed the folder as empty.
+                fault = error
+        raise fault
 
     def _names(self) -> list[str]:
         try:
@@ -188,7 +203,15 @@ class SpillFolder:
         """Processes that left segments or a lock, and do not live."""
         names = self._names()
         named = {match[1] for name in names if (match := _SEGMENT.fullmatch(name) or _LOCK.fullmatch(name))}
-        return {process for process in named if process != self._process and self._lock(process)}
+        return {process for process in named if process != self._process and self._may_lock(process)}
+
+    def _may_lock(self, process: str) -> bool:
+        try:
+            return self._lock(process)
+        except OSError as error:
+            # Another user's, for one: it costs nobody else's history.
+            logger.warning("%s: what process %s left is left alone: %s", self._path, process, error)
+            return False
 
     def _lock(self, process: str) -> bool:
         """Whether this process speaks for that one from now on."""
@@ -211,13 +234,22 @@ class SpillFolder:
             match = _SEGMENT.fullmatch(name)
             if match is None or match[1] != process:
                 continue
-            data = (self._path / name).read_bytes()
-            lines = data.count(b"\n") + bool(data and not data.endswith(b"\n")) - data.startswith(_HEAD)
-            if lines:
-                found.append(Segment(name, lines, len(data)))
+            try:
+                segment = self._found(name)
+            except OSError as error:
+                logger.warning("%s is left alone: %s", self._path / name, error)
             else:
-                (self._path / name).unlink(missing_ok=True)
+                found += [segment] if segment is not None else []
         return found
+
+    def _found(self, name: str) -> Segment | None:
+        """A segment as it lies there; one without records is removed."""
+        data = (self._path / name).read_bytes()
+        lines = data.count(b"\n") + bool(data and not data.endswith(b"\n")) - data.startswith(_HEAD)
+        if lines:
+            return Segment(name, lines, len(data))
+        (self._path / name).unlink(missing_ok=True)
+        return None
 
 
 def _line_of(item: Any) -> bytes:
