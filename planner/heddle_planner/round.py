@@ -112,8 +112,6 @@ def plan_round(
     rehearsal_seconds = time.perf_counter() - started
     best = chosen(alternatives)
     with_shares = best is None or best.with_plan
-    simple = [one for one in alternatives if not one.with_plan]
-    fallback = next((one.placement for one in simple if one.placement in FALLBACKS), PLANNED)
     return Plan(
         reason=reason,
         making=PlanMaking.SHARES if with_shares else PlanMaking.NO_SHARES,
@@ -128,7 +126,7 @@ def plan_round(
         solver="exact",
         cost=cost,
         placement=PLANNED if best is None or with_shares else best.placement,
-        fallback_placement=fallback,
+        fallback_placement=fallback(alternatives),
         expected_makespan_s=best.expected_makespan_s if best is not None else solved["makespan"],
         lower_bound_s=lower_bound([one.remaining for one in active], degrees, profile, shape),
         solve_seconds=solve_seconds,
@@ -149,6 +147,12 @@ def chosen(alternatives: Sequence[Alternative]) -> Alternative | None:
     plain = next(one for one in alternatives if one.name == PLANNED)
     pays = plain.expected_makespan_s > LEAST_GAIN * best.expected_makespan_s
     return best if pays else plain
+
+
+def fallback(alternatives: Sequence[Alternative]) -> str:
+    """The placement for when no plan follows; one that is hardly quicker changes nothing then either."""
+    best = chosen([one for one in alternatives if not one.with_plan and one.placement in FALLBACKS])
+    return PLANNED if best is None else best.placement
 
 
 # ------------------------------------------------------------------------------------------------ inside

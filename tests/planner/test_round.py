@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import pytest
 from heddle_contracts.planning import ActiveTrajectory, Alternative, PlanMaking, PlanReason, PlanWorker
 from heddle_planner.profiles import load_profile
-from heddle_planner.round import LEAST_GAIN, NothingLive, RoundError, Window, chosen, plan_round
+from heddle_planner.round import LEAST_GAIN, NothingLive, RoundError, Window, chosen, fallback, plan_round
 from heddle_planner.simulate.scripts import Script
 
 Fleet = Callable[..., list[PlanWorker]]
@@ -67,8 +67,7 @@ def test_the_plan_and_the_simplest_placements_are_rehearsed_and_the_best_is_take
     assert plan.expected_makespan_s == best.expected_makespan_s
     assert plan.placement == best.placement
     assert (plan.making is PlanMaking.SHARES) == best.with_plan
-    simple = [one for one in plan.alternatives if not one.with_plan and one.placement != "least_load"]
-    assert plan.fallback_placement == simple[0].placement
+    assert plan.fallback_placement == fallback(plan.alternatives)
 
 
 @pytest.mark.parametrize(
@@ -90,6 +89,28 @@ def test_what_runs_without_a_plan_stays_unless_another_way_is_much_quicker(
     found = chosen(rehearsed)
     assert found is not None
     assert found.name == taken
+
+
+@pytest.mark.parametrize(
+    ("spans", "taken"),
+    [
+        ({"sticky": 98.0, "by_rank": 100.0, "least_load": 120.0}, "by_rank"),
+        ({"least_load": 50.0, "sticky": 80.0, "by_rank": 100.0}, "sticky"),
+        ({"least_load": 50.0, "by_rank": 80.0, "sticky": 100.0}, "by_rank"),
+        ({}, "by_rank"),
+    ],
+)
+def test_when_no_plan_follows_only_a_placement_that_is_much_quicker_takes_over(
+    spans: dict[str, float], taken: str
+) -> None:
+    plan = Alternative(
+        name="plan", placement="by_rank", expected_makespan_s=10.0, worst_makespan_s=10.0, with_plan=True
+    )
+    rehearsed = [
+        Alternative(name=name, placement=name, expected_makespan_s=seconds, worst_makespan_s=seconds)
+        for name, seconds in spans.items()
+    ]
+    assert fallback([plan, *rehearsed] if rehearsed else []) == taken
 
 
 def test_one_long_trajectory_gets_the_fastest_worker_for_itself(fleet: Fleet, active: Active) -> None:
