@@ -1,6 +1,7 @@
 """Many comparisons at once: loads that fit, contexts cut alike, and what is said at the foot."""
 
 import json
+import statistics
 from pathlib import Path
 
 import pytest
@@ -49,12 +50,20 @@ def test_every_cell_is_run_and_baselines_once_for_all_predictions(tmp_path: Path
         for name in ("verl",)
     }
     assert len(of_baselines) == 4
-    assert "heddle: calibrated:" in output
     assert "any schedule: at most" in output.splitlines()[-1]
     for cell in cells:
         best = min(cell["policies"][name]["makespan_s"] for name in ("verl", "slime"))  # type: ignore[index]
         assert cell["at_most"] == pytest.approx(best / cell["lower_bound_s"])
         assert cell["at_most"] >= cell["policies"]["heddle"]["ratio_to_best_baseline"]  # type: ignore[index]
+    ratios = [
+        cell["policies"]["heddle"]["ratio_to_best_baseline"]  # type: ignore[index]
+        for cell in cells
+        if cell["prediction"] == "calibrated"
+    ]
+    geometric, arithmetic = statistics.geometric_mean(ratios), statistics.fmean(ratios)
+    said = f"heddle: calibrated: {geometric:.2f}x the best baseline by geometric mean"
+    assert said in output
+    assert f", {arithmetic:.2f}x by arithmetic mean" in output
     assert "noise:" in output.splitlines()[-1]
 
 

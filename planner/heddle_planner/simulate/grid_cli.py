@@ -5,7 +5,7 @@ policy is slower than ``--tolerance`` allows anywhere.
 """
 
 import json
-import math
+import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -116,20 +116,18 @@ def _line(cell: Cell, ours: Sequence[str]) -> str:
 
 
 def _foot(cells: Sequence[Cell], name: str) -> str:
-    """Geometric mean and least of the ratios, by prediction."""
+    """Means and least of the ratios, by prediction."""
     parts = []
     for prediction in dict.fromkeys(cell.prediction for cell in cells):
         ratios = [cell.ratio(name) for cell in cells if cell.prediction == prediction]
-        most = _mean([cell.most for cell in cells if cell.prediction == prediction])
+        most = statistics.geometric_mean([cell.most for cell in cells if cell.prediction == prediction])
+        geometric, arithmetic = statistics.geometric_mean(ratios), statistics.fmean(ratios)
         parts.append(
-            f"{prediction}: {_mean(ratios):.2f}x the best baseline on average"
-            f" (any schedule: at most {most:.2f}x), {min(ratios):.2f}x at least"
+            f"{prediction}: {geometric:.2f}x the best baseline by geometric mean"
+            f" (any schedule: at most {most:.2f}x), {arithmetic:.2f}x by arithmetic mean,"
+            f" {min(ratios):.2f}x at least"
         )
     return f"{name}: " + "; ".join(parts)
-
-
-def _mean(ratios: Sequence[float]) -> float:
-    return math.exp(sum(map(math.log, ratios)) / len(ratios))
 
 
 def _record(cell: Cell) -> dict[str, Any]:

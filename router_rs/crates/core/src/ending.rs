@@ -171,9 +171,9 @@ impl Core {
         self.set_phase(trajectory_id, phase);
         if ended.outcome == Outcome::Done {
             self.renew_estimate(trajectory_id);
-            self.renew_footprint(trajectory_id);
             self.rekey_held(trajectory_id);
         }
+        self.renew_footprint(trajectory_id);
         if matches!(ended.outcome, Outcome::ClientError | Outcome::Rejected) {
             self.take_context_back(trajectory_id, &step);
         }

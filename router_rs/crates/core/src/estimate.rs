@@ -221,21 +221,30 @@ impl Estimator {
         self.gaps.mean.exp()
     }
 
+    /// Lengths of tool gaps in microseconds; none until enough were seen.
+    pub fn gap_lengths(&self) -> Option<LogNormal> {
+        (self.gaps.n >= GAPS_NEEDED).then(|| LogNormal {
+            mu: self.gaps.mean,
+            sigma: (self.gaps.m2 / self.gaps.n).sqrt(),
+        })
+    }
+
     /// Time in the tool gap after which a trajectory does not count as active: two sigmas past the usual gap, at
     /// most `dormant_after_ms` of the policy.
     pub fn dormant_after(&self, policy: &Policy) -> u64 {
         let bound = policy.dormant_after_ms.saturating_mul(1000);
-        if self.gaps.n < GAPS_NEEDED {
+        let Some(gaps) = self.gap_lengths() else {
             return bound;
-        }
-        let sigma = (self.gaps.m2 / self.gaps.n).sqrt();
-        let usual = (self.gaps.mean + 2.0 * sigma).exp();
+        };
+        let usual = (gaps.mu + 2.0 * gaps.sigma).exp();
         (usual.max(DORMANT_FLOOR_US) as u64).min(bound)
     }
 
-    /// Tokens by which a context is expected to grow until its next step has ended.
-    pub fn expected_growth(&self) -> u64 {
-        self.growth.unwrap_or(0.0).round() as u64
+    /// Tokens by which the context of a trajectory in its step is expected to grow until the step has ended: its answer. No
+    /// more than contexts grow by from step to step, so nothing where all trajectories have one step.
+    pub fn expected_answer(&self) -> u64 {
+        let answer = self.step_tokens.unwrap_or(0.0);
+        answer.min(self.growth.unwrap_or(0.0)).round() as u64
     }
 
     /// Tokens by which a context grows with each output token: its own, and what tools put beside it.

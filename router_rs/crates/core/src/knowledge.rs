@@ -17,9 +17,9 @@ impl Core {
         self.workers.home(trajectory.home)
     }
 
-    /// KV tokens that a trajectory needs: its context and the expected growth until the end of its next step.
+    /// KV tokens that a trajectory needs.
     pub(crate) fn footprint(&self, trajectory: &Trajectory) -> u64 {
-        trajectory.context_tokens + self.estimator.expected_growth()
+        trajectory.footprint(self.estimator.expected_answer())
     }
 
     /// The trajectory of an arriving step, made known if it is new, and back among the active ones.
@@ -179,7 +179,7 @@ impl Core {
         if trajectory.ranked
             && let Some(worker) = self.workers.home_mut(trajectory.home)
         {
-            let footprint = trajectory.context_tokens + self.estimator.expected_growth();
+            let footprint = trajectory.footprint(self.estimator.expected_answer());
             worker.homed.insert(id, trajectory.remaining);
             worker.holders.insert(id, footprint);
             worker.idle += trajectory.idle_part(footprint);
@@ -210,7 +210,7 @@ impl Core {
         if trajectory.ranked
             && let Some(worker) = self.workers.home_mut(trajectory.home)
         {
-            let new = trajectory.context_tokens + self.estimator.expected_growth();
+            let new = trajectory.footprint(self.estimator.expected_answer());
             let old = std::mem::replace(&mut trajectory.committed, new);
             if old != new {
                 worker.holders.update(id, old, new);

@@ -25,6 +25,7 @@ mod group;
 mod id_map;
 pub mod journal;
 mod knowledge;
+pub mod kv_room;
 pub mod lognormal;
 mod machine;
 pub mod migration;

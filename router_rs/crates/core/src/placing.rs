@@ -2,11 +2,12 @@
 
 use crate::action::RejectReason;
 use crate::fleet::Place;
+use crate::kv_room::{Gaps, KvRule};
 use crate::machine::Core;
 use crate::placement::{Ask, Carry, Choice, Memory, Scene};
 use crate::step::{Step, StepState};
 use crate::trajectory::Trajectory;
-use crate::worker::{KvRule, WorkerState};
+use crate::worker::WorkerState;
 use crate::{StepId, WorkerId};
 
 impl Core {
@@ -115,6 +116,11 @@ impl Core {
             headroom: self.policy.kv_headroom,
             return_share: self.estimator.return_share(),
             growth: self.policy.kv_growth_share * self.estimator.growth_per_output(),
+            gaps: self.estimator.gap_lengths().map(|lengths| Gaps {
+                lengths,
+                most_us: self.estimator.dormant_after(&self.policy) as f64,
+            }),
+            recompute_weight: self.policy.recompute_weight,
         }
     }
 

@@ -70,6 +70,9 @@ pub struct Policy {
     pub kv_headroom: f64,
     /// Share of a trajectory's expected growth that admission keeps room for; what outgrows it is set aside later.
     pub kv_growth_share: f64,
+    /// Weight of computing a context again against holding its KV through a tool gap: the less, the less idle KV counts as
+    /// taken. Below 1, because the engine evicts only what it must, and part of what is not held is still there.
+    pub recompute_weight: f64,
     /// Cache-aware placement: share of the prompt that must match for a worker to be chosen by its cache.
     pub cache_threshold: f64,
     /// Cache-aware placement: loads further apart than this (and than the relative threshold) are balanced.
@@ -107,6 +110,7 @@ impl Default for Policy {
             level_margin: 1.1,
             kv_headroom: 0.95,
             kv_growth_share: 0.1,
+            recompute_weight: 0.12,
             cache_threshold: 0.5,
             balance_abs_threshold: 32,
             balance_rel_threshold: 1.0001,
@@ -206,6 +210,7 @@ impl Policy {
         at_least("kv_headroom", self.kv_headroom, 0.0)?;
         at_least("level_margin", self.level_margin, 1.0)?;
         at_least("kv_growth_share", self.kv_growth_share, 0.0)?;
+        at_least("recompute_weight", self.recompute_weight, 0.0)?;
         at_least("cache_threshold", self.cache_threshold, 0.0)?;
         for (field, share) in [
             ("kv_headroom", self.kv_headroom),

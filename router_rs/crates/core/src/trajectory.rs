@@ -279,6 +279,12 @@ impl Trajectory {
         }
     }
 
+    /// KV tokens that it needs: its context, and in a step the answer to come.
+    pub fn footprint(&self, answer: u64) -> u64 {
+        let answer = if self.tally.open() > 0 { answer } else { 0 };
+        self.context_tokens + answer
+    }
+
     /// The phase that its steps and its move make.
     pub fn phase_now(&self) -> Phase {
         Phase::of(&self.tally, self.claim.is_some_and(|claim| claim.moving))

@@ -75,18 +75,6 @@ pub struct Seat {
     pub step: StepId,
 }
 
-/// How KV is given out.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct KvRule {
-    /// Share of a worker's KV that is given out.
-    pub headroom: f64,
-    /// Share of the trajectories in their tool gaps that will come back: the others hold nothing. Near 1 for agents;
-    /// near 0 for single requests, each of which looks like a trajectory until it has not come back for long.
-    pub return_share: f64,
-    /// KV tokens that are set aside for each output token that a trajectory still has to come.
-    pub growth: f64,
-}
-
 /// Load that other clients put on a worker, from its own reports.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 struct Foreign {
@@ -251,37 +239,6 @@ impl Worker {
             excess: [excess, self.foreign.excess[0]],
             kv_used,
         };
-    }
-
-    /// KV tokens that are in use as far as is known, without those of trajectories that will not come back.
-    fn counted(&self, rule: &KvRule) -> f64 {
-        let live = self.committed() - self.idle + self.incoming;
-        live as f64 + rule.return_share * self.idle as f64
-    }
-
-    /// Room for a trajectory that holds `tokens` of KV and has `remaining` output tokens to come, beside the others and
-    /// what is set aside for their growth. A worker that nothing is counted on takes anything.
-    pub fn has_room(&self, tokens: u64, remaining: u64, rule: &KvRule) -> bool {
-        let counted = self.counted(rule);
-        if self.kv_tokens == 0 || counted < 1.0 {
-            return true;
-        }
-        let going_on = counted / (self.committed() + self.incoming) as f64;
-        let to_come = going_on * self.homed.total_weight() as f64 + remaining as f64;
-        counted + tokens as f64 + rule.growth * to_come <= self.kv_tokens as f64 * rule.headroom
-    }
-
-    /// Share of the KV that is in use with `tokens` more; above 1 where they do not fit.
-    pub fn fullness_with(&self, tokens: u64, rule: &KvRule) -> f64 {
-        (self.counted(rule) + tokens as f64) / self.kv_tokens.max(1) as f64
-    }
-
-    /// KV tokens by which what lies here is more than is given out; the engine evicts as much.
-    pub fn overflow(&self, rule: &KvRule) -> f64 {
-        if self.kv_tokens == 0 {
-            return 0.0;
-        }
-        (self.counted(rule) - self.kv_tokens as f64 * rule.headroom).max(0.0)
     }
 
     /// It could not be reached.

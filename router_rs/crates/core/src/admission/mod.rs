@@ -9,7 +9,8 @@ mod working_set;
 
 use serde::{Deserialize, Serialize};
 
-use crate::worker::{KvRule, Worker};
+use crate::kv_room::KvRule;
+use crate::worker::Worker;
 
 /// The variants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -39,7 +40,7 @@ impl AdmissionKind {
 pub struct Applicant {
     /// The trajectory was let in before and still holds its KV.
     pub admitted: bool,
-    /// KV tokens that it needs: context and expected growth until the end of its next step.
+    /// KV tokens that it needs: context and expected answer.
     pub footprint: u64,
     /// Output tokens that it still has to come.
     pub remaining: u64,

@@ -3,7 +3,8 @@
 //! Newcomers are let in longest first, while their context and a share of what all are expected to grow to fits. What
 //! outgrows the KV all the same would evict each other at every step, so that every step computes its whole context again.
 //! Then as few as will do are set aside, at their next step and until there is room: those with most KV, because each
-//! costs one computation of its context, and fewer have to go. Where the KV fits, nobody waits.
+//! costs one computation of its context, and fewer have to go. Where the KV fits, nobody waits. Of the KV in tool gaps
+//! only what is worth holding counts as taken (`kv_room.rs`).
 //!
 //! Who has waited as long as it may is let in where there is least too little room, and has no other privilege: others are
 //! set aside in its place, or it is again. Sent where the placement likes it, and never set aside again, those that had

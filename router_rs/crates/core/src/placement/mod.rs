@@ -20,10 +20,11 @@ pub(crate) use by_rank::rank_target;
 pub use prefix_index::PrefixIndex;
 
 use crate::fleet::{Fleet, Place};
+use crate::kv_room::KvRule;
 use crate::plan::Plan;
 use crate::policy::Policy;
 use crate::rank::Ranking;
-use crate::worker::{KvRule, Worker};
+use crate::worker::Worker;
 use crate::{Micros, TrajectoryId, WorkerId};
 
 /// The variants.
@@ -131,7 +132,7 @@ pub struct Ask<'a> {
     pub home: Option<Place>,
     /// Context tokens that lie there.
     pub resident_tokens: u64,
-    /// KV tokens that it needs: context and expected growth.
+    /// KV tokens that it needs: context and expected answer.
     pub footprint: u64,
     /// Where the last sibling went of which nothing was known.
     pub sibling_home: Option<WorkerId>,

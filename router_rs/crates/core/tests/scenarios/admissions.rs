@@ -1,5 +1,6 @@
 //! Who may hold slots and KV: admission by slots and by the working set.
 
+use heddle_core::belief::Profile;
 use heddle_core::event::{Outcome, StepArrived, StepEnded, WorkerUp};
 use heddle_core::{Event, Policy};
 
@@ -319,4 +320,77 @@ fn a_newcomer_needs_room_for_what_all_will_grow_to() {
         2,
         "nobody overtakes the longest"
     );
+}
+
+/// Steps of one trajectory that grow its context by 200 tokens each, 100 of them its answer, `gap` microseconds apart.
+fn teach(driver: &mut Driver, id: u64, steps: u64, gap: u64) {
+    for step in 0..steps {
+        driver.advance_to(driver.now + gap);
+        let context = 200 * step;
+        let number = 1_000 * id + step;
+        assert!(
+            driver
+                .arrive_with(prompt(number, id, context + 100))
+                .is_some()
+        );
+        done(driver, number, context + 100, 100);
+    }
+    driver
+        .handle(Event::TrajectoryFinished { trajectory: id })
+        .unwrap();
+}
+
+#[test]
+fn a_step_holds_its_context_and_the_answer_to_come_and_a_tool_gap_no_more_than_the_context() {
+    let mut driver = admitted_by("working_set", "fcfs");
+    driver.worker(up(1, 1, 16, 100_000));
+    teach(&mut driver, 9, 300, 0);
+    assert!(driver.arrive_with(prompt(1, 1, 50_000)).is_some());
+    assert!(
+        driver.arrive_with(prompt(2, 2, 49_900)).is_none(),
+        "50,100 and 50,000 of 100,000"
+    );
+    done(&mut driver, 1, 50_000, 1);
+    assert_eq!(driver.dispatches.last().map(|sent| sent.step), Some(2));
+}
+
+/// A worker of 1,000 tokens that computes so many a second, beside whose idle trajectory of 600 one of 500 arrives after
+/// gaps of a second each.
+fn newcomer_beside_idle_kv(prefill_tokens_per_s: f64) -> Driver {
+    let mut driver = admitted_by("working_set", "fcfs");
+    let profile = Profile {
+        prefill_tokens_per_s: Some(prefill_tokens_per_s),
+        pinned: true,
+        ..Profile::default()
+    };
+    driver.worker(up(2, 1, 16, 100_000));
+    teach(&mut driver, 9, 40, SECOND);
+    driver
+        .handle(Event::WorkerRemoved {
+            worker: 2,
+            generation: 1,
+        })
+        .unwrap();
+    driver.worker(WorkerUp {
+        profile: Some(profile),
+        ..up(1, 1, 16, 1_000)
+    });
+    resident(&mut driver, 1, 600);
+    driver.arrive_with(prompt(12, 2, 500));
+    driver
+}
+
+#[test]
+fn kv_that_is_sooner_computed_again_than_its_tool_gap_is_over_keeps_nobody_out() {
+    let mut driver = newcomer_beside_idle_kv(28_000.0);
+    assert_eq!(driver.stat("steps_held_admission"), 0);
+    // It comes back to a worker that has too little for both.
+    assert!(driver.arrive_with(prompt(11, 1, 600)).is_none());
+    assert_eq!(driver.stat("set_aside_total"), 1);
+}
+
+#[test]
+fn kv_that_takes_longer_to_compute_again_than_its_tool_gap_is_held() {
+    let driver = newcomer_beside_idle_kv(50.0);
+    assert_eq!(driver.stat("steps_held_admission"), 1);
 }
