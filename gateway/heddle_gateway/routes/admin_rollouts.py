@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 
 CHUNK: Final = 256
 """Announcements between which steps get their turn."""
+RETRY_AFTER_S: Final = 2
+"""By then it is known who leads."""
 
 Estimate = tuple[float, float]
 """Mean tokens, and the spread of their logarithm."""
@@ -77,9 +79,12 @@ def rollouts_router(deps: RolloutDeps) -> APIRouter:
         estimates = await _estimates(deps, asked, members, tokens)
         kept = await _announce(deps, rollout, asked, members, estimates)
         deps.book.keep(rollout, asked, kept)
-        if asked.plan:
-            deps.book.planned(rollout, await _plan(deps.keeper))
+        version = await _plan(deps.keeper) if asked.plan else None
+        if version is not None and rollout in deps.book:
+            deps.book.planned(rollout, version)
         await deps.saved()
+        if rollout not in deps.book:
+            raise _lost()
         return deps.book.created(rollout, _known(deps))
 
     @router.get("", summary="Rollouts, newest first")
@@ -182,6 +187,15 @@ def _found(deps: RolloutDeps, rollout_id: str) -> Rollout:
     if rollout is None:
         raise _missing(rollout_id)
     return rollout
+
+
+def _lost() -> AdminProblem:
+    return AdminProblem(
+        HTTPStatus.SERVICE_UNAVAILABLE,
+        "the rollout is not kept here any more: another gateway leads now, or many newer ones were announced",
+        fix="Announce the batch again; trajectories of this one that never come are forgotten.",
+        retry_after_s=RETRY_AFTER_S,
+    )
 
 
 def _missing(rollout_id: str) -> AdminProblem:

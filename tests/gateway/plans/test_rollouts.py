@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from heddle_contracts.rollouts import Rollout, RolloutCreated
+from heddle_gateway.plans.keeper import NoPlanner
 
 
 async def announce(gateway: Any, **asked: Any) -> RolloutCreated:
@@ -170,3 +171,22 @@ async def test_many_batches_at_once_keep_the_books_balanced(gateway: Any) -> Non
     seen = [await look(gateway, one.rollout.id) for one in created]
     assert all((one.running, one.steps) == (2, 2) for one in seen)
     assert gateway.parts.driver.audit() == []
+
+
+@pytest.mark.parametrize("during", ["plan", "saving"])
+async def test_a_rollout_that_another_gateway_has_by_now_gets_an_answer(gateway: Any, during: str) -> None:
+    planning = gateway.parts.planning
+
+    async def stand_down(*asked: Any) -> None:
+        planning.rollouts.begin_anew()
+        if asked:
+            raise NoPlanner("there is none")
+
+    if during == "plan":
+        planning.keeper.compute = stand_down
+    else:
+        planning.rollouts_saved = stand_down
+    answer = await gateway.client.post("/admin/v1/rollouts", json={"lengths": [100]})
+    assert answer.status_code == 503, answer.text
+    assert "another gateway leads" in answer.json()["detail"]
+    assert answer.headers["retry-after"] == "2"
