@@ -2,11 +2,13 @@
 
 Part of the composition, beside shared_fleet.py. Only the holder of the lease writes; with a new epoch all is
 written again. A rollout that is taken up is announced to the core anew: its trajectories are ranked before
-they come back.
+they come back, but for those that were away for so long that they were not ranked any more.
 """
 
 import asyncio
+import heapq
 import logging
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
@@ -42,6 +44,8 @@ class SharedRollouts:
         self._driver = driver
         self._epoch = epoch
         self._written_epoch = 0
+        # Taken up and not ranked: when it is forgotten, by the loop's clock, and its handle.
+        self._dormant: list[tuple[float, int]] = []
         self._away = False
         self._wake = asyncio.Event()
         # Calls of `saved`, and how many of them a write that began later has answered.
@@ -86,6 +90,7 @@ class SharedRollouts:
 
     def begin_anew(self) -> None:
         """Another process leads from now on."""
+        self._dormant.clear()
         self._book.begin_anew()
 
     async def saved(self) -> None:
@@ -105,7 +110,9 @@ class SharedRollouts:
 
     async def _announced(self, state: RolloutState) -> list[Any]:
         """A live entry of each member that is not over, else None."""
-        directory = self._driver.directory
+        directory, policy = self._driver.directory, self._driver.policy()
+        dormant_s, idle_s = policy["dormant_after_ms"] / 1000.0, policy["idle_ttl_ms"] / 1000.0
+        now, clock = time.time(), asyncio.get_running_loop().time()
         lives: list[Any] = []
         for number, (member, progress) in enumerate(zip(state.members, state.progress, strict=True)):
             if progress.over:
@@ -121,8 +128,14 @@ class SharedRollouts:
                     model=state.model,
                     rollout=state.id,
                 )
-                left = max(1.0, (member.who.predicted or 0.0) - progress.output_tokens)
-                self._driver.expect(live, mean=left, sigma=member.sigma)
+                away_s = 0.0 if progress.last_at is None else now - progress.last_at
+                if away_s >= dormant_s:
+                    # Most such trajectories have ended: ranks and shares are for those that run. One that is
+                    # in a long step has a while to be told of.
+                    heapq.heappush(self._dormant, (clock + max(idle_s - away_s, dormant_s), live.handle))
+                else:
+                    left = max(1.0, (member.who.predicted or 0.0) - progress.output_tokens)
+                    self._driver.expect(live, mean=left, sigma=member.sigma)
             lives.append(live)
             if number % TURN == TURN - 1:
                 await asyncio.sleep(0)
@@ -132,6 +145,7 @@ class SharedRollouts:
         while True:
             last, asked = self._closing, self._asked
             self._wake.clear()
+            self._forget_dormant()
             await self._sync()
             self._answered = asked
             self._round.set()
@@ -142,6 +156,13 @@ class SharedRollouts:
             with suppress(TimeoutError):
                 async with asyncio.timeout(AGAIN_S):
                     await self._wake.wait()
+
+    def _forget_dormant(self) -> None:
+        now = asyncio.get_running_loop().time()
+        while self._dormant and self._dormant[0][0] <= now:
+            live = self._driver.directory.by_handle(heapq.heappop(self._dormant)[1])
+            if live is not None and not live.has_arrived:
+                self._driver.finish(live)
 
     async def _sync(self) -> None:
         epoch = self._epoch()

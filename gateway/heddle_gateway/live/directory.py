@@ -1,8 +1,8 @@
 """Which trajectories are live, under which number the core knows them, and what people want to see of them.
 
-Invariants: a handle is never used twice; an entry leaves when the core says Expire, and only then; entries
-are kept in the order they were last seen. What the core knows (phase, counts, home) is asked of the core,
-not kept here.
+Invariants: a handle is never used twice; an entry that the core has heard of leaves when the core says
+Expire, and only then; entries are kept in the order they were last seen. What the core knows (phase, counts,
+home) is asked of the core, not kept here.
 """
 
 import time

@@ -202,6 +202,10 @@ class Driver:
 
     def finish(self, trajectory: LiveTrajectory) -> None:
         """The trajectory has ended; it is forgotten once its live steps are over."""
+        if self.trajectory_view(trajectory) is None:
+            # Announced, not expected, and it has not come: the core has nothing to forget.
+            self._forget(trajectory.handle, "finished")
+            return
         self._carry_out(self._core.trajectory_finished(self._clock(), trajectory.handle))
 
     # ---------------------------------------------------------------- knowledge
@@ -364,10 +368,13 @@ class Driver:
                     if self.mover is not None:
                         self.mover.cancel(action)
                 case Expire():
-                    live = self.directory.forget(action.trajectory)
-                    if live is not None:
-                        self._on_expire(live, action.reason)
+                    self._forget(action.trajectory, action.reason)
         self._timer.follow(self._core.poll_timeout())
+
+    def _forget(self, handle: int, reason: str) -> None:
+        live = self.directory.forget(handle)
+        if live is not None:
+            self._on_expire(live, reason)
 
     def _trajectory_of(self, action: "Action") -> LiveTrajectory | None:
         handle = getattr(action, "trajectory", None)

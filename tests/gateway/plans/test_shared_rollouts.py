@@ -3,12 +3,15 @@ simulated time, but for the order in which a gateway closes.
 """
 
 import asyncio
+import time
 from collections.abc import Iterable, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from heddle_contracts.live_state import MemberProgress, RolloutState
 from heddle_contracts.rollouts import RolloutCreate
+from heddle_core import scan_body
 from heddle_gateway.live.directory import Directory
 from heddle_gateway.live.driver import Driver
 from heddle_gateway.live.policy import new_core
@@ -51,11 +54,14 @@ class Store:
 class Parts:
     def __init__(self) -> None:
         self.book = RolloutBook()
+        self.over: list[str] = []
+        loop = asyncio.get_running_loop()
         self.driver = Driver(
             new_core({}, journal=False),
             Directory(),
             max_trajectories=1000,
-            on_expire=lambda live, reason: None,
+            on_expire=lambda live, reason: self.over.append(live.trajectory_id),
+            clock=lambda: round(1e6 * loop.time()),
         )
         self.store: Any = Store()
         self.shared = SharedRollouts(self.store, self.book, self.driver, lambda: 1)
@@ -99,6 +105,51 @@ def test_what_changed_just_before_the_end_is_written() -> None:
         await parts.shared.close()
         assert parts.store.progress[rollout, 0].over
         assert parts.shared.behind == 0
+
+    run_in_virtual_time(main())
+
+
+def test_trajectories_that_were_away_for_long_are_not_ranked_until_they_come() -> None:
+    async def main() -> None:
+        before, now = Parts(), time.time()
+        rollout = before.announce(4)
+        state = before.book.state_of(rollout)
+        ends = (None, now, now - 600.0, now - 600.0)
+        progress = tuple(
+            MemberProgress(steps=end is not None, output_tokens=9, first_at=end, last_at=end) for end in ends
+        )
+        parts = Parts()
+        parts.store.found = [state.model_copy(update={"progress": progress})]
+        parts.shared.start()
+        await parts.shared.take_up()
+        directory = parts.driver.directory
+        assert {directory.by_handle(row[0]).trajectory_id for row in parts.driver.active()} == {
+            f"{rollout}-0-0",
+            f"{rollout}-1-0",
+        }
+        assert directory.total == 4
+
+        # One comes back all the same, the other one is forgotten when it has been idle for too long.
+        who: Any = SimpleNamespace(trajectory_id=f"{rollout}-2-0", source="header", step=2, segment=0)
+        came = directory.open(who, tenant="t", model=None)
+        parts.driver.arrive(came, prompt_tokens=9, scan=scan_body(b"{}", "chat"), on_withdraw=lambda: None)
+        assert came.rollout == rollout
+        await asyncio.sleep(0.9 * 1200.0)
+        assert directory.total == 4
+        await asyncio.sleep(0.2 * 1200.0)
+        assert parts.over == [f"{rollout}-3-0"]
+        await parts.shared.close()
+
+    run_in_virtual_time(main())
+
+
+def test_one_that_is_not_ranked_is_forgotten_when_its_rollout_is_said_to_be_over() -> None:
+    async def main() -> None:
+        parts = Parts()
+        rollout = parts.announce()
+        (live,) = parts.book.unfinished(rollout) or ()
+        parts.driver.finish(live)
+        assert (parts.over, parts.driver.directory.total) == ([f"{rollout}-0-0"], 0)
 
     run_in_virtual_time(main())
 
