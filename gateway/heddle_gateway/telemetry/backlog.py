@@ -50,7 +50,9 @@ class Backlog:
         # The last one may still grow.
         self._queue: deque[Batch] = deque()
         self._spill: SpillFolder | None = None
+        self._asked_for: tuple[Path, int] | None = None
         self._spill_fails = False
+        self._not_synced: list[Segment] = []
         self.held = 0
         """Records in memory: those that wait, and those that were taken and are not settled."""
         self.dropped = self.not_on_disk = 0
@@ -85,17 +87,33 @@ class Backlog:
 
     @property
     def segments(self) -> Sequence[Segment]:
-        """Those that are on disk alone, oldest first."""
+        """Those that are on disk alone, oldest first; last those that could not be read."""
         return self._spill.segments if self._spill is not None else ()
 
     # ---------------------------------------------------------------- lifetime
 
-    async def open(self, folder: Path, limit_bytes: int) -> None:
-        """What comes from now on goes to disk too; what earlier processes left is among the segments."""
+    @property
+    def lacks_folder(self) -> bool:
+        """Whether the folder that was asked for could not be opened."""
+        return self._asked_for is not None and self._spill is None
+
+    async def open(self, folder: Path, limit_bytes: int) -> int:
+        """What comes from now on goes to disk too; what earlier processes left is among the segments. Returns
+        how many records that is.
+        """
+        self._asked_for = (folder, limit_bytes)
+        return await self.open_again()
+
+    async def open_again(self) -> int:
+        """Tries the folder that it lacks; returns as `open` does."""
+        if not self.lacks_folder or self._asked_for is None:
+            return 0
         try:
-            self._spill = await asyncio.to_thread(SpillFolder, folder, limit_bytes)
+            self._spill = await asyncio.to_thread(SpillFolder, *self._asked_for)
         except OSError as error:
             self._fail(error)
+            return 0
+        return self._spill.records
 
     async def close(self) -> None:
         """What is in memory goes to disk, or is dropped; nothing is taken any more."""
@@ -109,7 +127,7 @@ class Backlog:
 
     def add(self, item: Any) -> bool:
         """Takes a record; False, dropped and counted, where there is no room."""
-        if self.held >= self.capacity:
+        if self.held >= self.capacity and not self._make_room():
             self.dropped += 1
             return False
         if not self._queue or len(self._queue[-1]) >= self._batch:
@@ -119,7 +137,7 @@ class Backlog:
         self.held += 1
         if not self._keep(batch, item):
             batch.bare.append(item)
-            self.not_on_disk += self._spill is not None
+            self.not_on_disk += self._asked_for is not None
         return True
 
     def take(self) -> Batch:
@@ -134,35 +152,49 @@ class Backlog:
         self.held -= count
         return count
 
-    async def relieve(self, batch: Batch) -> bool:
+    async def relieve(self, batch: Batch | None = None) -> bool:
         """Leaves the oldest records to the disk once memory is half full; True if ``batch``, which was taken,
         went too.
         """
+        await self.sync()
         half = self.capacity // 2
         if self._spill is None or self.waiting < half:
             return False
-        await self.let_go(batch)
+        if batch is not None:
+            await self.let_go(batch)
         while self.waiting >= half:
             await self.let_go(self.take())
-        return True
+        return batch is not None
 
     async def let_go(self, batch: Batch) -> None:
         """Out of memory: on disk it stays; what was not there goes there now, or is dropped."""
-        while batch.bare and self._keep(batch, batch.bare[0]):
-            del batch.bare[0]
-        spill, segment = self._spill, batch.segment
-        self.settle(len(batch))
-        if spill is None or segment is None or not segment.records:
-            self.dropped += len(batch)
+        self._keep_bare(batch)
+        self._leave(batch)
+        await self.sync()
+
+    async def sync(self) -> None:
+        """Brings to the disk itself what was left to it."""
+        spill, segments = self._spill, self._not_synced
+        self._not_synced = []
+        if spill is None:
             return
-        self.dropped += len(batch) - segment.records
-        spill.seal(segment)
-        spill.leave(segment)
-        try:
-            await asyncio.to_thread(spill.sync, segment)
-        except OSError as error:
-            # The operating system still has it.
-            self.last_error = str(error)
+        for segment in segments:
+            # It may have been written and removed since.
+            if segment.size:
+                try:
+                    await asyncio.to_thread(spill.sync, segment)
+                except OSError as error:
+                    # The operating system still has it.
+                    self.last_error = str(error)
+
+    def put_in_file_order(self, batch: Batch) -> None:
+        """Orders the items of a batch as its segment holds them: whoever reads it halves it in the same
+        way. What was not on disk goes there, if it can.
+        """
+        if bare := list(batch.bare):
+            self._keep_bare(batch)
+            late = {id(item) for item in bare}
+            batch.items = [item for item in batch.items if id(item) not in late] + bare
 
     def give_up(self, batch: Batch | None) -> None:
         """Whether a batch that was taken is in the store cannot be known. What its segment holds the next
@@ -172,6 +204,7 @@ class Backlog:
         if batch is not None and batch.segment is not None and self._spill is not None:
             if batch.segment in self._spill.segments:
                 return
+            self._spill.seal(batch.segment)
             batch.segment.records = max(0, owed - len(batch.bare))
             self._spill.leave(batch.segment)
             owed -= batch.segment.records
@@ -179,14 +212,21 @@ class Backlog:
 
     # ---------------------------------------------------------------- segments
 
-    async def read(self, segment: Segment) -> list[Any]:
-        """Its records; none where it cannot be read."""
+    async def read(self, segment: Segment) -> list[Any] | None:
+        """Its records, none of a file that is gone; None while it cannot be read: others come first then."""
         assert self._spill is not None
         try:
             return list(await asyncio.to_thread(self._spill.read, segment))
-        except OSError as error:
+        except FileNotFoundError as error:
             self.last_error = str(error)
             return []
+        except OSError as error:
+            # No more open files, for one: its records are there, and it is tried again.
+            self.last_error = str(error)
+            if not segment.failed_reads:
+                logger.warning("%s cannot be read now: %s", segment.name, error)
+            self._spill.postpone(segment)
+            return None
 
     def set_aside(self, segment: Segment) -> int:
         """It is not read in this process any more; returns how many records it has that nothing else
@@ -213,6 +253,33 @@ class Backlog:
             self.settled += [segment.name, *batch.parts]
 
     # ---------------------------------------------------------------- inside
+
+    def _make_room(self) -> bool:
+        """Leaves to the disk the oldest batch that waits and is there already; False if there is none."""
+        if self._spill is None:
+            return False
+        batch = next((one for one in self._queue if not one.bare), None)
+        if batch is None:
+            return False
+        self._queue.remove(batch)
+        self._leave(batch)
+        return True
+
+    def _leave(self, batch: Batch) -> None:
+        """Lets a batch go that is neither in the queue nor held by anyone else."""
+        spill, segment = self._spill, batch.segment
+        self.settle(len(batch))
+        if spill is None or segment is None or not segment.records:
+            self.dropped += len(batch)
+            return
+        self.dropped += len(batch) - segment.records
+        spill.seal(segment)
+        spill.leave(segment)
+        self._not_synced.append(segment)
+
+    def _keep_bare(self, batch: Batch) -> None:
+        while batch.bare and self._keep(batch, batch.bare[0]):
+            del batch.bare[0]
 
     def _keep(self, batch: Batch, item: Any) -> bool:
         """Puts a record into its batch's segment; whether it is there."""

@@ -97,6 +97,8 @@ class HistoryWriter:
         self._empty.set()
         self._task: asyncio.Task[None] | None = None
         self._put = self._written = self._refused = self._recovered = self._failed_writes = 0
+        self._next_opening = 0.0
+        self._read_delays = self._limits.retry_delays()
         self._last_write_at: float | None = None
         self._last_error: str | None = None
 
@@ -152,10 +154,9 @@ class HistoryWriter:
             self._last_error = self._store.last_error
             logger.error("history is not ready, the gateway starts without it: %s", self._last_error)
         if self._limits.spill_folder is not None:
-            await self._backlog.open(self._limits.spill_folder, self._limits.spill_limit_bytes)
-            self._recovered = self._backlog.spilled
+            folder, limit_bytes = self._limits.spill_folder, self._limits.spill_limit_bytes
+            self._recover(await self._backlog.open(folder, limit_bytes))
         if self._recovered:
-            logger.info("%d records of an earlier process are to be written", self._recovered)
             self._empty.clear()
             self._some.set()
         self._task = asyncio.create_task(self._supervise(), name="history-writer")
@@ -189,6 +190,11 @@ class HistoryWriter:
         self._state = WriterState.CLOSED
         self._empty.set()
 
+    def _recover(self, records: int) -> None:
+        self._recovered += records
+        if records:
+            logger.info("%d records of an earlier process are to be written", records)
+
     # -------------------------------------------------------------------------------------- the task
 
     async def _supervise(self) -> None:
@@ -211,6 +217,8 @@ class HistoryWriter:
         backlog = self._backlog
         while True:
             await self._gather()
+            await self._open_folder()
+            await backlog.sync()
             stopped = False
             if backlog:
                 batch = self._hand = backlog.take()
@@ -238,6 +246,13 @@ class HistoryWriter:
         if not self._closing.is_set():
             self._full.clear()
 
+    async def _open_folder(self) -> None:
+        """Tries a folder again, now and then, that could not be opened."""
+        now = asyncio.get_running_loop().time()
+        if self._backlog.lacks_folder and now >= self._next_opening:
+            self._next_opening = now + self._limits.longest_retry_s
+            self._recover(await self._backlog.open_again())
+
     async def _deliver(self, batch: Batch) -> bool:
         """Writes a batch, however often it takes; False, and let go, if the process ends first."""
         backlog = self._backlog
@@ -248,9 +263,8 @@ class HistoryWriter:
                     await backlog.discard(batch)
                     return True
                 case "refused":
-                    await self._write_apart(batch, batch.items, batch.name)
-                    await backlog.discard(batch)
-                    return True
+                    backlog.put_in_file_order(batch)
+                    return await self._deliver_apart(batch)
             if self._closing.is_set():
                 await backlog.let_go(batch)
                 return False
@@ -262,6 +276,12 @@ class HistoryWriter:
     async def _deliver_segment(self, batch: Batch, segment: Segment) -> bool:
         """Writes the oldest spilled segment; False if the process ends first (the segment stays)."""
         items = await self._backlog.read(segment)
+        if items is None:
+            if self._closing.is_set():
+                return False
+            await self._pause_until_more(next(self._read_delays))
+            return True
+        self._read_delays = self._limits.retry_delays()
         delays = self._limits.retry_delays()
         while (result := await self._write(items, segment.name)) == "unavailable":
             if self._closing.is_set():
@@ -279,31 +299,55 @@ class HistoryWriter:
         if result == "refused":
             batch.items = items
             self._backlog.held += len(items)
-            await self._write_apart(batch, items, segment.name)
-        else:
-            self._written += len(items)
+            return await self._deliver_apart(batch)
+        self._written += len(items)
         await self._backlog.discard(batch)
         return True
 
-    async def _write_apart(self, whole: Batch, batch: Sequence[Any], name: str | None) -> None:
-        """Finds the records the store refuses by halving, so that they cost nobody else's."""
+    async def _deliver_apart(self, batch: Batch) -> bool:
+        """Writes a refused batch in parts; False if the process ends first (its segment stays)."""
+        if not await self._write_apart(batch, batch.items, batch.name):
+            # Parts may be in the store: whoever reads the segment writes them under the same names.
+            self._backlog.give_up(batch)
+            return False
+        await self._backlog.discard(batch)
+        return True
+
+    async def _write_apart(self, whole: Batch, batch: Sequence[Any], name: str | None) -> bool:
+        """Finds the records the store refuses by halving, so that they cost nobody else's; False if the
+        process ends first.
+        """
         backlog = self._backlog
         if len(batch) == 1:
             self._refused += backlog.settle(1)
             logger.error("history refused %s: %s", _named(batch[0]), self._last_error)
-            return
+            return True
         middle = len(batch) // 2
         for number, half in enumerate((batch[:middle], batch[middle:])):
             # Who reads the segment again halves it in the same way.
             part = None if name is None else f"{name}.{number}"
-            match await self._write(half, part):
+            match await self._write_for_long(half, part):
                 case "written":
                     self._written += backlog.settle(len(half))
                     whole.parts += [part] if part is not None else []
                 case "refused":
-                    await self._write_apart(whole, half, part)
+                    if not await self._write_apart(whole, half, part):
+                        return False
                 case "unavailable":
-                    await backlog.let_go(Batch(list(half), bare=list(half)))
+                    return False
+        return True
+
+    async def _write_for_long(
+        self, batch: Sequence[Any], part: str | None
+    ) -> Literal["written", "unavailable", "refused"]:
+        """Tries until the store answers, under one name: it may have committed what it did not confirm.
+        "unavailable" if the process ends first.
+        """
+        delays = self._limits.retry_delays()
+        while (result := await self._write(batch, part)) == "unavailable" and not self._closing.is_set():
+            await self._backlog.relieve()
+            await self._pause(next(delays))
+        return result
 
     async def _write(
         self, batch: Sequence[Any], segment: str | None = None
@@ -336,6 +380,15 @@ class HistoryWriter:
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._closing.wait()
+
+    async def _pause_until_more(self, seconds: float) -> None:
+        """Waits, but not while records come or the process ends."""
+        if not self._backlog and not self._closing.is_set():
+            self._some.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._some.wait()
+            self._some.set()
 
 
 def _named(item: EndedStep | HistoryRecord) -> str:

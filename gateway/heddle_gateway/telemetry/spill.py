@@ -52,6 +52,10 @@ class Segment:
     size: int = 0
     file: int | None = None
     """Open while records are added."""
+    failed_reads: int = 0
+
+
+_by_turn: Final = attrgetter("failed_reads", "name")
 
 
 class SpillFolder:
@@ -73,7 +77,7 @@ class SpillFolder:
 
     @property
     def segments(self) -> Sequence[Segment]:
-        """Those that are on disk alone, oldest first."""
+        """Those that are on disk alone, oldest first; last those that could not be read."""
         return self._segments
 
     @property
@@ -127,7 +131,12 @@ class SpillFolder:
     def leave(self, segment: Segment) -> None:
         """From now on its records are on disk alone."""
         self._segments.append(segment)
-        self._segments.sort(key=lambda one: one.name)
+        self._segments.sort(key=_by_turn)
+
+    def postpone(self, segment: Segment) -> None:
+        """It cannot be read now: the others come first."""
+        segment.failed_reads += 1
+        self._segments.sort(key=_by_turn)
 
     # ---------------------------------------------------------------- what is written elsewhere
 
