@@ -330,14 +330,17 @@ class Fleet:
             if worker.state is WorkerState.ASIDE:
                 worker.wake.set()
 
-    async def _ask_models(self, worker: Worker) -> None:
+    async def _ask_models(self, worker: Worker) -> bool:
+        if worker.spec.model:
+            return True  # It goes by that, whatever it lists.
         generation = worker.generation
         try:
             listed = await listed_models(self.asking(worker, self._tuning.load_timeout_s))
         except AskFailed:
-            return
+            return False
         if worker.generation == generation and worker.state in SERVING:
             self._learn_models(worker, listed)
+        return bool(listed)
 
     def _learn_models(self, worker: Worker, listed: tuple[str, ...]) -> None:
         """Adapters come and go, and new weights may bring a new name."""

@@ -71,14 +71,14 @@ class ModelNames:
 
 
 class ServedModels:
-    """Part of the fleet. ``ask`` learns what a worker lists now. ``strict``: False lets every worker and
-    every name pass.
+    """Part of the fleet. ``ask`` learns what a worker lists now; False where it could not be asked.
+    ``strict``: False lets every worker and every name pass.
     """
 
     def __init__(
         self,
         workers: "Mapping[int, Worker]",
-        ask: "Callable[[Worker], Awaitable[None]]",
+        ask: "Callable[[Worker], Awaitable[bool]]",
         *,
         strict: bool,
     ) -> None:
@@ -87,6 +87,7 @@ class ServedModels:
         self._strict = strict
         self._asking = asyncio.Lock()
         self._asked_at = float("-inf")
+        self._heard_all = True
 
     def listed(self) -> dict[str, tuple[int, ...]]:
         """Model name to the ids of the serving workers that list it, or did when they started."""
@@ -126,15 +127,17 @@ class ServedModels:
         return not serving
 
     async def look_for(self, model: str) -> bool:
-        """As `knows`, after all were asked anew: an adapter may have been loaded a moment ago."""
+        """As `knows`, after all were asked anew: an adapter may have been loaded a moment ago. True where one
+        did not answer, busy with a long prompt, say: a refusal would be final.
+        """
         came = time.monotonic()
         async with self._asking:
             # Whoever came during a look waits for one that began after that, with all others who did.
             if self._asked_at < came:
                 self._asked_at = time.monotonic()
                 serving = [worker for worker in self._workers.values() if worker.state in SERVING]
-                await asyncio.gather(*(self._ask(worker) for worker in serving))
-        return self.knows(model)
+                self._heard_all = all(await asyncio.gather(*(self._ask(worker) for worker in serving)))
+            return self.knows(model) or not self._heard_all
 
     def stranger(self, newcomer: "Worker", listed: tuple[str, ...]) -> str | None:
         """Why a worker that lists these names is kept aside; None for one that is taken."""

@@ -148,6 +148,21 @@ async def test_an_adapter_is_found_before_the_next_probe(
     assert not await fleet.served.look_for("another")
 
 
+async def test_a_name_passes_while_a_worker_cannot_be_asked_whether_it_has_it(
+    new_fleet: NewFleet, serve: Serve, listener: Any, quick: FleetTuning
+) -> None:
+    fleet = new_fleet(replace(quick, probe_period_s=3600.0))
+    fakes = [await serve(), await serve()]
+    for fake in fakes:
+        await active(fleet, fake, listener)
+    assert not await fleet.served.look_for("my-adapter")
+    fakes[1].answers["/v1/models"] = (503, {})
+    assert await fleet.served.look_for("my-adapter")
+    assert not fleet.served.knows("my-adapter"), "the next one is asked about again"
+    fakes[1].answers["/v1/models"] = lists("qwen3-8b")
+    assert not await fleet.served.look_for("my-adapter")
+
+
 @pytest.mark.parametrize(
     ("name", "known"),
     [
