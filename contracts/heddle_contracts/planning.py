@@ -258,7 +258,7 @@ class Plan(_Contract):
     cost: CostName
     placement: str = Field(description="Placement policy that the plan wants in force.")
     fallback_placement: str = Field(
-        description="The best placement without shares, for when the plan has expired and no other is there."
+        description="The placement without shares, for when the plan has expired and no other is there."
     )
     expected_makespan_s: float
     lower_bound_s: float = Field(

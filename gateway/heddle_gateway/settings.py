@@ -91,9 +91,10 @@ class Settings(BaseSettings):
         default=(), description="Hosts that workers may have; empty allows all but link-local ones."
     )
     check_models: bool = Field(
-        default=True,
+        default=False,
         description="Keep workers of another model than the others' aside, and refuse requests for a model "
-        "that none has (404); false sends every request to any worker, whatever either calls its model.",
+        "that none has (404). Otherwise every request goes to any worker, whatever either calls its model; a "
+        "worker of another name than the others' is warned of in the log.",
     )
     policy: dict[str, Any] = Field(
         default_factory=dict, description="The decision core's policy; fields left out have its defaults."

@@ -85,7 +85,7 @@ async def test_every_ended_step_is_counted_by_outcome_rule_and_worker(gateway: A
 
 
 async def test_what_clients_make_up_never_becomes_a_label(new_gateway: Any, worker: Any) -> None:
-    gateway = await new_gateway(worker, check_models=False)
+    gateway = await new_gateway(worker)
     for number in range(20):
         await gateway.chat(model=f"made-up-{number}", headers={"X-Heddle-Trajectory-Id": f"run-{number}"})
     text = (await gateway.client.get("/metrics")).text

@@ -240,9 +240,11 @@ class Fleet:
     def take(self, worker: Worker, found: Description) -> None:
         facts = facts_of(found, worker.spec, worker.address, worker.worker_id, worker.generation + 1)
         stranger = self.served.stranger(worker, facts.models)
-        if stranger is not None:
+        if stranger is not None and self._tuning.one_model:
             self._keep_aside(worker, facts, stranger)
             return
+        if stranger is not None:
+            log.warning("worker %s is taken although %s", facts.name, stranger)
         self._move(worker, WorkerState.ACTIVE)
         worker.generation = facts.generation
         worker.facts = facts

@@ -1,8 +1,9 @@
 """Which model the fleet serves, and under which names.
 
 A gateway serves one model: a worker of another one would answer steps with other weights, and engines such as
-SGLang answer whatever model a request names. So a worker that lists none of the names that the others have is
-kept aside, and a request for a name that no worker has ever had is refused before it is a step.
+SGLang answer whatever model a request names. So, where the operator wants it, a worker that lists none of the
+names that the others have is kept aside, and a request for a name that no worker has ever had is refused
+before it is a step.
 
 Names are what engines list at ``/v1/models``: the model, and its LoRA adapters. They change while a server
 lives: adapters come and go, and SGLang names its model after the checkpoint that it was updated from, while
@@ -140,8 +141,8 @@ class ServedModels:
             return self.knows(model) or not self._heard_all
 
     def stranger(self, newcomer: "Worker", listed: tuple[str, ...]) -> str | None:
-        """Why a worker that lists these names is kept aside; None for one that is taken."""
-        if not self._strict or not listed:
+        """Why a worker that lists these names is of another model than the others; None where it is not."""
+        if not listed:
             return None
         claiming = [
             worker

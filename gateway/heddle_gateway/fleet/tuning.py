@@ -27,7 +27,7 @@ class FleetTuning:
     control_timeout_s: float = 120.0
     """For fanned-out control calls: flushing a cache or pausing waits for the engine."""
     max_workers: int = 1024
-    one_model: bool = True
+    one_model: bool = False
     """Workers of another model are kept aside, and requests for another one refused."""
     allowed_hosts: tuple[str, ...] = ()
     """Hosts a worker may have; empty allows all that address.py does not block."""

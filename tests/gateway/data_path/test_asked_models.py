@@ -5,6 +5,11 @@ from typing import Any
 import pytest
 
 
+@pytest.fixture
+async def gateway(new_gateway: Any, worker: Any) -> Any:
+    return await new_gateway(worker, check_models=True)
+
+
 @pytest.mark.parametrize(
     ("path", "body"),
     [
@@ -65,7 +70,7 @@ async def test_new_weights_that_rename_the_model_orphan_nobody(gateway: Any, wor
 async def test_a_model_whose_workers_are_away_is_503_and_not_404(
     new_gateway: Any, worker: Any, until: Any
 ) -> None:
-    gateway = await new_gateway(worker)
+    gateway = await new_gateway(worker, check_models=True)
     await worker.stop()
     for _ in range(2):
         assert (await gateway.chat()).status_code == 503
@@ -92,10 +97,10 @@ async def test_a_worker_of_another_model_is_shown_and_gets_nothing(
     assert (await gateway.chat(model="llama")).status_code == 404
 
 
-async def test_without_the_check_every_name_goes_to_any_worker(
+async def test_unless_it_is_asked_for_every_name_goes_to_any_worker(
     new_gateway: Any, worker: Any, new_worker: Any
 ) -> None:
     other = await new_worker()
     other.models = ("llama",)
-    gateway = await new_gateway(worker, other, check_models=False)
+    gateway = await new_gateway(worker, other)
     assert (await gateway.chat(model="anything")).status_code == 200

@@ -304,6 +304,7 @@ QUICK = FleetTuning(
     control_timeout_s=5.0,
     activation_backoff=Backoff(first=0.01, longest=0.05),
     restart_backoff=Backoff(first=0.01, longest=0.05),
+    one_model=True,
 )
 
 

@@ -87,7 +87,7 @@ BODIES = [
 async def test_bodies_are_refused_or_left_to_the_worker(
     new_gateway: Any, worker: Any, connect: Any, make_request: Any
 ) -> None:
-    gateway = await new_gateway(worker, check_models=False)
+    gateway = await new_gateway(worker)
 
     async def answer(request: Any, line: Any) -> None:
         await line.answer_chat()
