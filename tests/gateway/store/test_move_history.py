@@ -93,6 +93,9 @@ async def test_filters_choose_what_they_name(engine: AsyncEngine) -> None:
 
 async def test_moves_wait_on_disk_as_steps_do(tmp_path: Path) -> None:
     folder = SpillFolder(tmp_path / "spill", 1_000_000)
-    folder.scan()
-    assert folder.add([move(1)])
-    assert folder.read(folder.segments[0]) == [move(1)]
+    segment = folder.begin()
+    folder.append(segment, move(1))
+    folder.seal(segment)
+    folder.close()
+    later = SpillFolder(tmp_path / "spill", 1_000_000)
+    assert later.read(later.segments[0]) == [move(1)]

@@ -118,10 +118,13 @@ async def test_a_version_that_was_given_twice_is_kept_twice_and_means_the_later_
 
 async def test_plans_wait_on_disk_as_steps_do(tmp_path: Path) -> None:
     folder = SpillFolder(tmp_path / "spill", 1_000_000)
-    folder.scan()
+    segment = folder.begin()
     written = PlanRecord(plan(3, members=(("odd\ud800",), (1,))), [5.0])
-    assert folder.add([written])
-    assert folder.read(folder.segments[0]) == [written]
+    folder.append(segment, written)
+    folder.seal(segment)
+    folder.close()
+    later = SpillFolder(tmp_path / "spill", 1_000_000)
+    assert later.read(later.segments[0]) == [written]
 
 
 async def test_a_database_that_is_away_says_so() -> None:
