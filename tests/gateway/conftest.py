@@ -290,6 +290,9 @@ class FakeWorker:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        # What was accepted in this very turn of the loop has its handler run, and what was cut is let go.
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self._server is None:

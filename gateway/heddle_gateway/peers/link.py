@@ -51,6 +51,8 @@ class Link(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._heard_at = self._said_at = 0.0
+        self._unwanted = False
+        """Closed before it was up."""
         self.is_up = False
         self.is_detour = False
 
@@ -68,7 +70,9 @@ class Link(asyncio.Protocol):
 
     def close(self) -> None:
         """What was sent still leaves."""
-        if self._transport is not None and self.is_up:
+        if self._transport is None:
+            self._unwanted = True
+        elif self.is_up:
             self.flush()
             self._transport.close()
             self._lose()
@@ -79,6 +83,9 @@ class Link(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         # uvloop's transports are no asyncio.Transport by name.
         self._transport = cast(asyncio.Transport, transport)
+        if self._unwanted:
+            self._transport.close()
+            return
         self._heard_at = self._said_at = self._loop.time()
         self.is_up = True
         self.is_detour = bool(transport.get_extra_info(IS_DETOUR))

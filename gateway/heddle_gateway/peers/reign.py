@@ -180,7 +180,7 @@ class Reign:
         """Returns when somebody decides."""
         loop = asyncio.get_running_loop()
         host, port = self._bind
-        self._server = await loop.create_server(self._hosting.protocol, host, port)
+        self._server = await loop.create_server(self._accept, host, port)
         bound = self._server.sockets[0].getsockname()[1]
         self._address = Address(self._reached_as, bound, self._http, self._secret).written()
         self._detours.start()
@@ -201,12 +201,19 @@ class Reign:
             await self._mirror.close()
         if self._link is not None:
             self._link.close()
+        if self._server is not None:
+            # Before the links: who loses its leader asks it once more.
+            self._server.close()
         self._hosting.stand_down()
         await self._detours.close()
-        if self._server is not None:
-            self._server.close()
 
     # ---------------------------------------------------------------- the task
+
+    def _accept(self) -> Link:
+        link = self._hosting.protocol()
+        if self._closing:
+            link.close()
+        return link
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()

@@ -68,6 +68,10 @@ class Serving:
     async def stop(self) -> None:
         self._server.should_exit = self._server.force_exit = True
         await self._task
+        # uvicorn leaves those open that it was forced to leave in the middle of an answer.
+        for connection in list(self._server.server_state.connections):
+            connection.transport.abort()
+        await asyncio.sleep(0)
 
 
 @dataclass(slots=True)
