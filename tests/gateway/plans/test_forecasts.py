@@ -96,6 +96,19 @@ async def test_forecasts_change_who_runs_next_and_the_journal_says_so(
     assert len(said) >= 3
 
 
+async def test_forecasts_of_more_than_all_the_kv_hold_nobody_while_no_step_runs(
+    new_gateway: Any, worker: Any, fake_planner: Any, forecasting: Any, until: Any
+) -> None:
+    """A planner that has learned little may say so of everybody; the worker has 100,000 tokens."""
+    fake_planner.answer = forecasting(mean=220_000.0, sigma=3.0)
+    gateway = await new_gateway(worker, planner=fake_planner.url, auto_plan=False)
+    names = [f"run-{number}" for number in range(8)]
+    for name in names:
+        await say(gateway, name)
+        await until(lambda name=name: remaining(gateway, name) > 200_000, "the forecast to arrive")
+    assert gateway.parts.driver.stats()["trajectories_in_tool_gap"] == len(names)
+
+
 @pytest.mark.parametrize(
     "fields",
     [

@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any
 
+import httpx
 import pytest
 from heddle_contracts.rollouts import Rollout, RolloutCreated
 from heddle_gateway.plans.keeper import NoPlanner
@@ -93,12 +94,20 @@ async def test_an_announced_trajectory_becomes_its_callers_with_the_group_it_was
 
 
 async def test_the_longest_of_a_batch_gets_the_fast_worker_whoever_comes_first(
-    new_gateway: Any, new_worker: Any, real_planner: str
+    new_gateway: Any, new_worker: Any, fake_planner: Any, real_planner: str
 ) -> None:
+    async def plans_alone(path: str, body: dict[str, Any]) -> Any:
+        """A forecast after a first step would put another first, if it came before the last has begun."""
+        if path != "/planner/v1/plans":
+            return 404, {"detail": "no forecasts"}
+        async with httpx.AsyncClient(base_url=real_planner, trust_env=False, timeout=60.0) as real:
+            return (await real.post(path, json=body)).content
+
+    fake_planner.answer = plans_alone
     workers = [await new_worker() for _ in range(2)]
     workers[0].features |= {"tp_size": 4, "max_running_requests": 4}
     workers[1].features |= {"tp_size": 1, "max_running_requests": 16}
-    gateway = await new_gateway(*workers, planner=real_planner, auto_plan=False)
+    gateway = await new_gateway(*workers, planner=fake_planner.url, auto_plan=False)
     lengths = [300] * 12 + [90_000]
     asked = {"lengths": lengths, "workers": [4, 1]}
     plan = (await gateway.client.post("/admin/v1/plans", json=asked)).json()

@@ -67,14 +67,23 @@ impl Worker {
 
     /// Room for a trajectory that holds `tokens` of KV and has `remaining` output tokens to come, beside the others and
     /// what is set aside for their growth. A worker that nothing is counted on takes anything.
+    ///
+    /// Growth is a forecast, and may be off by any factor: a predictor that has seen little says more of each trajectory
+    /// than the KV holds. So nothing is set aside for it on a worker where no step runs or waits: an idle engine would
+    /// keep newcomers out for what nobody computes. What grows all the same is set aside later.
     pub fn has_room(&self, tokens: u64, remaining: u64, rule: &KvRule) -> bool {
         let counted = self.counted(rule);
         if self.kv_tokens == 0 || counted < 1.0 {
             return true;
         }
-        let going_on = counted / (self.committed() + self.incoming) as f64;
-        let to_come = going_on * self.homed.total_weight() as f64 + remaining as f64;
-        counted + tokens as f64 + rule.growth * to_come <= self.kv_tokens as f64 * rule.headroom
+        let growth = if self.load() == 0 {
+            0.0
+        } else {
+            let going_on = counted / (self.committed() + self.incoming) as f64;
+            let to_come = going_on * self.homed.total_weight() as f64 + remaining as f64;
+            rule.growth * to_come
+        };
+        counted + tokens as f64 + growth <= self.kv_tokens as f64 * rule.headroom
     }
 
     /// Share of the KV that is in use with `tokens` more; above 1 where they do not fit.

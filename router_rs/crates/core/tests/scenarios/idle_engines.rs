@@ -1,0 +1,76 @@
+//! Admission where nothing runs: an engine does not stand idle for what a forecast says.
+
+use heddle_core::event::{Outcome, StepArrived, StepEnded, WorkerUp};
+use heddle_core::{Event, Policy};
+
+use crate::driver::Driver;
+
+fn prompt(step: u64, trajectory: u64, prompt_tokens: u64) -> StepArrived {
+    StepArrived {
+        step,
+        trajectory,
+        prompt_tokens,
+        ..StepArrived::default()
+    }
+}
+
+fn done(driver: &mut Driver, step: u64, prompt_tokens: u64) {
+    driver.end_with(StepEnded {
+        step,
+        outcome: Outcome::Done,
+        prompt_tokens,
+        output_tokens: 3,
+        cached_tokens: 0,
+    });
+}
+
+fn with_kv(kv_tokens: u64) -> Driver {
+    let mut driver = Driver::new(Policy::default());
+    driver.worker(WorkerUp {
+        worker: 1,
+        generation: 1,
+        degree: 1,
+        slots: 16,
+        kv_tokens,
+        has_priority: true,
+        profile: None,
+        link: None,
+        weights: 0,
+    });
+    driver
+}
+
+fn predict(driver: &mut Driver, trajectory: u64, mean: f64) {
+    driver
+        .handle(Event::Predicted {
+            trajectory,
+            mean,
+            sigma: 3.0,
+            gap_us: None,
+        })
+        .unwrap();
+}
+
+#[test]
+fn forecasts_of_more_than_the_kv_hold_nobody_while_no_step_runs() {
+    let mut driver = with_kv(100_000);
+    for id in 1..=20 {
+        assert!(driver.arrive_with(prompt(id, id, 11)).is_some(), "{id}");
+        done(&mut driver, id, 11);
+        predict(&mut driver, id, 220_000.0);
+    }
+}
+
+#[test]
+fn beside_a_running_step_a_newcomer_needs_room_for_growth_until_that_has_ended() {
+    let mut driver = with_kv(100_000);
+    for id in 1..=5 {
+        assert!(driver.arrive_with(prompt(id, id, 11)).is_some());
+        done(&mut driver, id, 11);
+        predict(&mut driver, id, 220_000.0);
+    }
+    assert!(driver.arrive_with(prompt(11, 1, 14)).is_some());
+    assert!(driver.arrive_with(prompt(6, 6, 11)).is_none());
+    done(&mut driver, 11, 14);
+    assert_eq!(driver.dispatches.last().map(|sent| sent.step), Some(6));
+}
