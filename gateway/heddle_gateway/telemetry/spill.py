@@ -30,6 +30,7 @@ from heddle_contracts.history import EndedTrajectory, HistoryRecord, PlanRecord
 from heddle_contracts.migrations import Move
 from heddle_contracts.planning import Plan
 from heddle_contracts.steps import StepRecord
+from heddle_core import AppendFile, json_row
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +51,7 @@ class Segment:
     name: str
     records: int = 0
     size: int = 0
-    file: int | None = None
+    file: AppendFile | None = None
     """Open while records are added."""
     failed_reads: int = 0
 
@@ -104,11 +105,10 @@ class SpillFolder:
         if len(line) > self.room:
             raise OSError(errno.ENOSPC, f"more than {self._limit} bytes", str(self._path))
         if segment.file is None:
-            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-            segment.file = os.open(self._path / segment.name, flags, 0o600)
-        written = os.write(segment.file, line)
+            segment.file = AppendFile(self._path / segment.name)
+        written = segment.file.append(line)
         if written < len(line):
-            os.ftruncate(segment.file, segment.size)
+            segment.file.truncate(segment.size)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
         segment.records += 1
         segment.size += written
@@ -117,7 +117,7 @@ class SpillFolder:
     def seal(self, segment: Segment) -> None:
         """Nothing is added for now."""
         if segment.file is not None:
-            os.close(segment.file)
+            segment.file.close()
             segment.file = None
 
     def sync(self, segment: Segment) -> None:
@@ -272,6 +272,8 @@ def _line_of(item: Any) -> bytes:
             line = {"move": item.model_dump()}
         case _:
             line = _values_of(item)
+            if (row := json_row(line)) is not None:
+                return row
     return (json.dumps(line) + "\n").encode("ascii")
 
 

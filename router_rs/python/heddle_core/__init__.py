@@ -1,6 +1,6 @@
 """Heddle's decision core (``Core``, ``replay``), planning (``solve``), simulation (``simulate``),
-byte-path parsing (``scan_body``, ``splice``, ``StreamTap``), identity (``IdentityBook``) and regression
-forests (``Forest``).
+byte-path parsing (``scan_body``, ``splice``, ``StreamTap``), identity (``IdentityBook``), regression
+forests (``Forest``) and what history appends to disk (``json_row``, ``AppendFile``).
 """
 
 import warnings
@@ -8,6 +8,7 @@ import warnings
 from heddle_core import _native
 from heddle_core._native import (
     Answer,
+    AppendFile,
     CancelMigration,
     Core,
     Dispatch,
@@ -23,6 +24,7 @@ from heddle_core._native import (
     Withdraw,
     answer_lines,
     forward_lines,
+    json_row,
     plain_answer,
     plain_request,
     read_answer,
@@ -41,6 +43,7 @@ Action = Dispatch | Reject | Withdraw | Migrate | CancelMigration | Expire
 __all__ = [
     "Action",
     "Answer",
+    "AppendFile",
     "CancelMigration",
     "Core",
     "CostName",
@@ -65,6 +68,7 @@ __all__ = [
     "Withdraw",
     "answer_lines",
     "forward_lines",
+    "json_row",
     "plain_answer",
     "plain_request",
     "read_answer",

@@ -1,6 +1,7 @@
 """Types of the native module. Time is always an argument: microseconds of one monotonic clock (``now``)."""
 
 from collections.abc import Callable, Sequence
+from os import PathLike
 from typing import Any, Final, Self, final
 
 from typing_extensions import Buffer
@@ -11,6 +12,7 @@ from heddle_core.plans import CostName, SolvedPlan, SolverName
 __all__ = [
     "DEBUG_BUILD",
     "Answer",
+    "AppendFile",
     "CancelMigration",
     "Core",
     "Dispatch",
@@ -26,6 +28,7 @@ __all__ = [
     "Withdraw",
     "answer_lines",
     "forward_lines",
+    "json_row",
     "plain_answer",
     "plain_request",
     "read_answer",
@@ -712,3 +715,23 @@ class Forest:
         ``rows``: C doubles of shape (n, features), NaN where a value is not known. The GIL is released.
         Raises ValueError for another shape, BufferError for what holds no doubles.
         """
+
+@final
+class AppendFile:
+    """A file that is only appended to, made if need be, for its owner's eyes. Raises OSError, and ValueError
+    once it is closed.
+    """
+
+    def __new__(cls, path: str | PathLike[str]) -> AppendFile: ...
+    def append(self, data: bytes) -> int:
+        """One write() of the operating system; returns how many bytes it took. It waits for that without
+        letting go of the interpreter lock.
+        """
+
+    def truncate(self, size: int) -> None: ...
+    def close(self) -> None: ...
+
+def json_row(values: tuple[object, ...]) -> bytes | None:
+    """The values as a JSON array and a line's end: texts, numbers, booleans, None, and tuples of them. None
+    where one has no plain form: another type, NaN, an infinity, a lone surrogate, over 64 bits.
+    """

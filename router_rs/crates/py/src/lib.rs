@@ -3,6 +3,7 @@ use pyo3::prelude::*;
 
 mod core_binding;
 mod forest_binding;
+mod history_binding;
 mod http_binding;
 mod identity_binding;
 mod sim_binding;
@@ -15,6 +16,7 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add("DEBUG_BUILD", cfg!(debug_assertions))?;
     core_binding::register(m)?;
     forest_binding::register(m)?;
+    history_binding::register(m)?;
     wire_binding::register(m)?;
     http_binding::register(m)?;
     identity_binding::register(m)?;
