@@ -31,8 +31,8 @@ def as_lists(value: Any) -> Any:
 def test_a_row_reads_as_what_it_was_made_of(values: tuple[Any, ...]) -> None:
     row = json_row(values)
     assert row is not None
-    assert row.count(b"\n") == 1 and row.endswith(b"\n"), "one line, whatever the texts hold"
-    assert len(row.splitlines()) == 1
+    assert row.endswith(b"\n")
+    assert len(row.splitlines()) == 1, "one line, whatever the texts hold"
     assert json.loads(row) == json.loads(json.dumps(values)) == as_lists(values)
 
 
@@ -60,7 +60,7 @@ def test_a_file_is_appended_to_and_its_owners_alone(tmp_path: Path) -> None:
 
 
 def test_a_file_says_why_it_cannot(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="No such file or directory: .*rows"):
+    with pytest.raises(FileNotFoundError, match=r"No such file or directory: .*rows"):
         AppendFile(tmp_path / "nowhere" / "rows")
     with pytest.raises(OSError, match="No space left") as full:
         AppendFile("/dev/full").append(b"row\n")
