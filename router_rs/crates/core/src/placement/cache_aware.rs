@@ -4,18 +4,20 @@
 //! The unit of the prefix is the message (its chained hash), not the character: what an agent repeats, it repeats by
 //! message.
 
-use super::{Ask, Choice, Memory, Placement, Scene, by_load, least, least_candidate};
+use super::prefix_index::Known;
+use super::{Ask, Choice, Memory, Placement, PrefixIndex, Scene, by_load, least, least_candidate};
 use crate::worker::Worker;
 
 pub(super) struct CacheAware;
 
 impl Placement for CacheAware {
     fn choose(&self, scene: &Scene<'_>, ask: &Ask<'_>, memory: &mut Memory) -> Choice {
-        let (worker, reason) = decide(scene, ask, memory);
+        let known = memory.prefixes.known(ask.chain);
+        let (worker, reason) = decide(scene, ask, &memory.prefixes, known);
         let bound = scene.policy.cache_nodes as usize;
         memory
             .prefixes
-            .insert(worker.id, worker.life, ask.chain, bound);
+            .insert(worker.id, worker.life, ask.chain, known, bound);
         Choice::new(worker, reason)
     }
 
@@ -24,7 +26,12 @@ impl Placement for CacheAware {
     }
 }
 
-fn decide<'a>(scene: &Scene<'a>, ask: &Ask<'_>, memory: &Memory) -> (&'a Worker, &'static str) {
+fn decide<'a>(
+    scene: &Scene<'a>,
+    ask: &Ask<'_>,
+    prefixes: &PrefixIndex,
+    known: Known,
+) -> (&'a Worker, &'static str) {
     let loads = scene.candidates().map(Worker::load);
     let (low, high) = loads.fold((usize::MAX, 0), |(low, high), load| {
         (low.min(load), high.max(load))
@@ -38,23 +45,21 @@ fn decide<'a>(scene: &Scene<'a>, ask: &Ask<'_>, memory: &Memory) -> (&'a Worker,
             .candidate_with_id(id)
             .is_some_and(|worker| worker.life == life)
     };
-    if let Some(found) = memory.prefixes.deepest(ask.chain, usable)
+    if let Some(found) = prefixes.deepest(known, usable)
         && found.matched as f64 > scene.policy.cache_threshold * ask.chain.len() as f64
     {
+        let holders = || prefixes.holders(found, usable);
         let home = ask.home.map(|home| scene.workers.at(home));
-        if let Some(home) = home.filter(|home| found.holders.contains(&home.id)) {
+        if let Some(home) = home.filter(|home| holders().any(|id| id == home.id)) {
             return (home, "cache");
         }
-        let holders = found
-            .holders
-            .iter()
-            .filter_map(|&id| scene.candidate_with_id(id));
+        let holders = holders().filter_map(|id| scene.candidate_with_id(id));
         if let Some(worker) = least(holders, by_load(scene)) {
             return (worker, "cache");
         }
     }
     let lives = scene.candidates().map(|worker| (worker.id, worker.life));
-    let sizes = memory.prefixes.sizes(lives).zip(scene.candidates());
+    let sizes = prefixes.sizes(lives).zip(scene.candidates());
     // `min_by_key` gives the first of equals.
     let smallest = sizes.min_by_key(|&(size, _)| size);
     let worker = smallest.map_or_else(|| scene.workers.at(0), |(_, worker)| worker);

@@ -1,9 +1,9 @@
 //! Which prefixes each worker has seen: an approximate radix tree over chained message hashes.
 //!
-//! A chained hash names its whole prefix, so a message is found by its hash alone, and a new turn touches only the messages
-//! it adds. Messages that follow each other lie side by side in a run, and what a worker has seen of a run is a length: a
-//! whole conversation comes to another worker, or goes from one, in a few lines of memory instead of a node for every message
-//! of it.
+//! A chained hash names its whole prefix. Messages that follow each other lie side by side in a run, and what a worker has
+//! seen of a run is a length: a whole conversation comes to another worker, or goes from one, in a few lines of memory instead
+//! of a node for every message of it. Only the first message of a run is found by its hash; where two chains agree in a later
+//! one they agree in all before it, so how far a chain goes along a run takes a look or a few at the run, mostly at its end.
 //!
 //! Invariants: a worker that holds a message holds all before it; only leaves are evicted, least recently used first; a
 //! worker's part has at most the given number of messages; a message is known as long as some worker holds it.
@@ -28,13 +28,45 @@ struct Part {
     leaves: BTreeMap<u64, Spot>,
 }
 
-/// The deepest known prefix of a chain.
-#[derive(Debug, PartialEq, Eq)]
+/// What is known, or held by a worker, of a chain. Valid until the index changes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Known {
+    /// Messages of the chain.
+    covered: usize,
+    /// The last of them.
+    tip: Option<Spot>,
+}
+
+impl Known {
+    /// Of the part that lies in the tip's run no more than its first messages, so many of the run.
+    fn up_to(self, held: u32) -> Self {
+        let Some(tip) = self.tip.filter(|tip| tip.at >= held) else {
+            return self;
+        };
+        Self {
+            covered: self.covered - (tip.at + 1 - held) as usize,
+            tip: Some(Spot {
+                at: held - 1,
+                ..tip
+            }),
+        }
+    }
+
+    /// The part that lies before the run of `tip`, which follows `parent`.
+    fn before(self, tip: Spot, parent: Option<Spot>) -> Self {
+        Self {
+            covered: self.covered - (tip.at as usize + 1),
+            tip: parent,
+        }
+    }
+}
+
+/// The deepest prefix of a chain that a usable worker has seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Deepest {
     /// Messages of the chain that it covers.
     pub matched: usize,
-    /// Workers that have seen it, ascending.
-    pub holders: Vec<WorkerId>,
+    tip: Spot,
 }
 
 /// The index.
@@ -47,30 +79,46 @@ pub struct PrefixIndex {
 }
 
 impl PrefixIndex {
-    /// The deepest prefix of `chain` that a worker has seen for which `usable(worker, life)` holds.
+    /// What workers have seen of `chain`, for the calls below.
+    pub fn known(&self, chain: &[u64]) -> Known {
+        self.tree.known(chain)
+    }
+
+    /// The deepest part of what is known that a worker has seen for which `usable(worker, life)` holds.
     pub fn deepest(
         &self,
-        chain: &[u64],
+        mut known: Known,
         usable: impl Fn(WorkerId, u64) -> bool,
     ) -> Option<Deepest> {
-        let seen = |id: &WorkerId| {
-            self.parts
-                .get(id)
-                .is_some_and(|part| usable(*id, part.life))
-        };
-        for (i, &hash) in chain.iter().enumerate().rev() {
-            let Some(spot) = self.tree.find(hash) else {
-                continue;
-            };
-            let holders: Vec<WorkerId> = self.tree.holders_of(spot).filter(seen).collect();
-            if !holders.is_empty() {
-                return Some(Deepest {
-                    matched: i + 1,
-                    holders,
-                });
+        while let Some(tip) = known.tip {
+            let run = self.tree.runs.at(tip.run);
+            let seen = run.holds().iter();
+            let seen = seen.filter(|hold| self.is_usable(hold.worker, &usable));
+            if let Some(held) = seen.map(|hold| hold.held).max() {
+                let Known { covered, tip } = known.up_to(held);
+                let matched = covered;
+                return tip.map(|tip| Deepest { matched, tip });
             }
+            known = known.before(tip, run.parent);
         }
         None
+    }
+
+    /// Workers that have seen it and are usable, ascending.
+    pub fn holders(
+        &self,
+        deepest: Deepest,
+        usable: impl Fn(WorkerId, u64) -> bool,
+    ) -> impl Iterator<Item = WorkerId> {
+        let holds = self.tree.runs.at(deepest.tip.run).holds().iter();
+        let holds = holds.filter(move |hold| hold.held > deepest.tip.at);
+        let workers = holds.map(|hold| hold.worker);
+        workers.filter(move |&worker| self.is_usable(worker, &usable))
+    }
+
+    fn is_usable(&self, worker: WorkerId, usable: impl Fn(WorkerId, u64) -> bool) -> bool {
+        let part = self.parts.get(&worker);
+        part.is_some_and(|part| usable(worker, part.life))
     }
 
     /// Messages that these lives of workers have seen, for workers in ascending order.
@@ -86,24 +134,37 @@ impl PrefixIndex {
         })
     }
 
-    /// The worker gets a prompt with this chain; keeps at most `most` messages for it.
-    pub fn insert(&mut self, worker: WorkerId, life: u64, chain: &[u64], most: usize) {
-        let known = self.parts.get(&worker).map(|part| part.life);
-        if known.is_some_and(|known| known != life) {
+    /// The worker gets a prompt with this chain, of which so much is known; keeps at most `most` messages for it.
+    pub fn insert(
+        &mut self,
+        worker: WorkerId,
+        life: u64,
+        chain: &[u64],
+        mut known: Known,
+        most: usize,
+    ) {
+        let former = self.parts.get(&worker).map(|part| part.life);
+        if former.is_some_and(|former| former != life) {
             self.remove_worker(worker);
+            known = self.known(chain);
         }
         let part = self.parts.entry(worker).or_insert_with(|| Part {
             life,
             ..Part::default()
         });
         self.clock += 1;
-        let (known, tip) = self.tree.tip(worker, chain);
-        if let Some(was_leaf_since) = tip.and_then(|tip| self.tree.touch(worker, tip, self.clock)) {
+        let held = self.tree.held(worker, known);
+        if let Some(was_leaf_since) = held
+            .tip
+            .and_then(|tip| self.tree.touch(worker, tip, self.clock))
+        {
             part.leaves.remove(&was_leaf_since);
         }
-        let (added, tip) = self.tree.extend(worker, tip, &chain[known..], self.clock);
-        part.messages += added;
-        if let Some(tip) = tip
+        let holds = self
+            .tree
+            .extend(worker, held, known.covered, chain, self.clock);
+        part.messages += holds.covered - held.covered;
+        if let Some(tip) = holds.tip
             && self.tree.leaf_since(worker, tip).is_some()
         {
             part.leaves.insert(self.clock, tip);

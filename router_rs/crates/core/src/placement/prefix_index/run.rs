@@ -3,6 +3,8 @@
 //! Invariants: a run has at least one message and as many as the worker that holds most of it; a worker holds the first
 //! `held` messages of a run, at least one; the stretches of a hold end ascending, the last one at `held`.
 
+use std::ops::{Deref, DerefMut};
+
 use crate::WorkerId;
 
 /// A message: the `at`-th of a run.
@@ -25,7 +27,10 @@ pub(super) struct Hold {
     pub(super) worker: WorkerId,
     /// Messages of the run.
     pub(super) held: u32,
-    stretches: Vec<Stretch>,
+    /// Last use of the last stretch, which is the one that is looked at and changed at almost every step.
+    used: u64,
+    /// All other stretches.
+    earlier: Vec<Stretch>,
     /// Messages that other runs follow on which the worker holds, ascending, each with their number.
     forks: Vec<(u32, u32)>,
 }
@@ -35,18 +40,26 @@ impl Hold {
         Self {
             worker,
             held,
-            stretches: vec![Stretch { end: held, used }],
+            used,
+            earlier: Vec::new(),
             forks: Vec::new(),
         }
     }
 
-    fn stretch_of(&self, at: u32) -> usize {
-        self.stretches.partition_point(|stretch| stretch.end <= at)
+    /// Messages before the last stretch.
+    fn last_start(&self) -> u32 {
+        self.earlier.last().map_or(0, |stretch| stretch.end)
     }
 
     /// When a message that it holds was last used.
     pub(super) fn used(&self, at: u32) -> u64 {
-        self.stretches[self.stretch_of(at)].used
+        if at + 1 == self.held {
+            return self.used;
+        }
+        let place = self.earlier.partition_point(|stretch| stretch.end <= at);
+        self.earlier
+            .get(place)
+            .map_or(self.used, |stretch| stretch.used)
     }
 
     /// True when it holds nothing that follows on this message.
@@ -56,51 +69,65 @@ impl Hold {
 
     /// One message is used.
     pub(super) fn touch(&mut self, at: u32, used: u64) {
-        let place = self.stretch_of(at);
-        let old = self.stretches[place];
+        let start = self.last_start();
+        if at < start {
+            self.touch_earlier(at, used);
+            return;
+        }
+        if start < at {
+            self.earlier.push(Stretch {
+                end: at,
+                used: self.used,
+            });
+        }
+        if at + 1 < self.held {
+            self.earlier.push(Stretch { end: at + 1, used });
+        } else {
+            self.used = used;
+        }
+    }
+
+    fn touch_earlier(&mut self, at: u32, used: u64) {
+        let place = self.earlier.partition_point(|stretch| stretch.end <= at);
+        let old = self.earlier[place];
         let start = place
             .checked_sub(1)
-            .map_or(0, |last| self.stretches[last].end);
+            .map_or(0, |last| self.earlier[last].end);
         if at + 1 < old.end {
-            self.stretches.insert(place + 1, old);
+            self.earlier.insert(place + 1, old);
         }
         let touched = Stretch { end: at + 1, used };
         if start < at {
-            self.stretches[place].end = at;
-            self.stretches.insert(place + 1, touched);
+            self.earlier[place].end = at;
+            self.earlier.insert(place + 1, touched);
         } else {
-            self.stretches[place] = touched;
+            self.earlier[place] = touched;
         }
     }
 
     /// It gets the next `number` messages.
     pub(super) fn extend(&mut self, number: u32, used: u64) {
-        self.held += number;
-        match self.stretches.last_mut() {
-            Some(last) if last.used == used => last.end = self.held,
-            _ => self.stretches.push(Stretch {
+        if self.used != used {
+            self.earlier.push(Stretch {
                 end: self.held,
-                used,
-            }),
+                used: self.used,
+            });
+            self.used = used;
         }
+        self.held += number;
     }
 
     /// Loses its last messages, as many as were used at the same time and are followed by nothing, at most `most`; says how
     /// many.
     pub(super) fn shrink(&mut self, most: usize) -> usize {
-        let start = self
-            .stretches
-            .iter()
-            .rev()
-            .nth(1)
-            .map_or(0, |stretch| stretch.end);
+        let start = self.last_start();
         let forked = self.forks.last().map_or(0, |&(at, _)| at + 1);
         let number = most.min((self.held - start.max(forked)) as usize);
         self.held -= number as u32;
-        if self.held == start {
-            self.stretches.pop();
-        } else if let Some(last) = self.stretches.last_mut() {
-            last.end = self.held;
+        if self.held == start
+            && let Some(last) = self.earlier.pop()
+        {
+            self.used = last.used;
         }
         number
     }
@@ -130,11 +157,75 @@ impl Hold {
 
     /// True when the stretches are as they should be.
     pub(super) fn is_consistent(&self) -> bool {
-        let mut ends = self.stretches.iter().map(|stretch| stretch.end);
-        self.held > 0
-            && ends.clone().is_sorted_by(|a, b| a < b)
-            && ends.next_back() == Some(self.held)
+        let ends = self.earlier.iter().map(|stretch| stretch.end);
+        ends.chain([self.held]).is_sorted_by(|a, b| a < b)
+            && self.earlier.first().is_none_or(|first| first.end > 0)
+            && self.held > 0
             && self.forks.last().is_none_or(|&(at, _)| at < self.held)
+    }
+}
+
+/// Holds by worker, ascending. Mostly there is one, which lies in the run itself: memory of its own would be one more line to
+/// wait for at every step.
+#[derive(Debug)]
+enum Holds {
+    One(Hold),
+    /// None, or two and more.
+    Many(Vec<Hold>),
+}
+
+impl Default for Holds {
+    fn default() -> Self {
+        Self::Many(Vec::new())
+    }
+}
+
+impl Deref for Holds {
+    type Target = [Hold];
+
+    fn deref(&self) -> &[Hold] {
+        match self {
+            Self::One(one) => std::slice::from_ref(one),
+            Self::Many(holds) => holds,
+        }
+    }
+}
+
+impl DerefMut for Holds {
+    fn deref_mut(&mut self) -> &mut [Hold] {
+        match self {
+            Self::One(one) => std::slice::from_mut(one),
+            Self::Many(holds) => holds,
+        }
+    }
+}
+
+impl Holds {
+    fn insert(&mut self, place: usize, hold: Hold) {
+        let mut holds = match std::mem::take(self) {
+            Self::Many(none) if none.is_empty() => {
+                *self = Self::One(hold);
+                return;
+            }
+            Self::One(one) => vec![one],
+            Self::Many(holds) => holds,
+        };
+        holds.insert(place, hold);
+        *self = Self::Many(holds);
+    }
+
+    fn remove(&mut self, place: usize) {
+        match self {
+            Self::One(_) => *self = Self::default(),
+            Self::Many(holds) => {
+                holds.remove(place);
+                if holds.len() == 1
+                    && let Some(last) = holds.pop()
+                {
+                    *self = Self::One(last);
+                }
+            }
+        }
     }
 }
 
@@ -144,8 +235,7 @@ pub(super) struct Run {
     /// What the first one follows.
     pub(super) parent: Option<Spot>,
     pub(super) hashes: Vec<u64>,
-    /// By worker, ascending.
-    holds: Vec<Hold>,
+    holds: Holds,
 }
 
 impl Run {
@@ -153,7 +243,7 @@ impl Run {
         Self {
             parent,
             hashes: hashes.to_vec(),
-            holds: vec![hold],
+            holds: Holds::One(hold),
         }
     }
 
@@ -175,12 +265,6 @@ impl Run {
         &self.holds
     }
 
-    /// Workers that hold the message, ascending.
-    pub(super) fn holders_of(&self, at: u32) -> impl Iterator<Item = WorkerId> + '_ {
-        let holds = self.holds.iter().filter(move |hold| hold.held > at);
-        holds.map(|hold| hold.worker)
-    }
-
     pub(super) fn add(&mut self, hold: Hold) {
         if let Err(place) = self.place_of(hold.worker) {
             self.holds.insert(place, hold);
@@ -193,10 +277,31 @@ impl Run {
         }
     }
 
-    /// Messages of `rest` that agree with those from `at` on.
+    /// Messages of `rest` that agree with those from `at` on, the first of which does. Each stands for all before it: where the
+    /// last one agrees, as it does when a conversation goes on, nothing else is read.
     pub(super) fn agrees(&self, at: usize, rest: &[u64]) -> usize {
-        let pairs = self.hashes[at..].iter().zip(rest);
-        pairs.take_while(|(own, other)| own == other).count()
+        let own = &self.hashes[at..];
+        let most = own.len().min(rest.len());
+        if own[most - 1] == rest[most - 1] {
+            return most;
+        }
+        let (mut low, mut high) = (1, most - 1);
+        while low < high {
+            let middle = usize::midpoint(low, high);
+            if own[middle] == rest[middle] {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        low
+    }
+
+    /// True when a run follows on its last message.
+    pub(super) fn is_followed(&self) -> bool {
+        let end = self.hashes.len();
+        let follows = |hold: &Hold| hold.held as usize == end && !hold.is_leaf(hold.held - 1);
+        self.holds.iter().any(follows)
     }
 
     /// Messages of the worker that holds most.
@@ -264,17 +369,20 @@ impl Runs {
         }
     }
 
-    /// Takes the messages out that nobody holds, and the run if there is none left.
-    pub(super) fn trim(&mut self, number: u32) -> Vec<u64> {
+    /// Takes the messages out that nobody holds, and the run if there is none left: then its first message is given back.
+    pub(super) fn trim(&mut self, number: u32) -> Option<u64> {
         let run = self.at_mut(number);
-        let gone = run.hashes.split_off(run.longest_hold());
-        if run.hashes.is_empty() {
-            *run = Run::default();
+        let held = run.longest_hold();
+        if held == 0 {
+            let run = std::mem::take(run);
             self.free.push(number);
-        } else if run.hashes.len() < run.hashes.capacity() / 4 {
+            return run.hashes.first().copied();
+        }
+        run.hashes.truncate(held);
+        if held < run.hashes.capacity() / 4 {
             run.hashes.shrink_to_fit();
         }
-        gone
+        None
     }
 
     /// All runs that have messages, by number.

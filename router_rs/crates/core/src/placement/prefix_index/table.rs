@@ -1,18 +1,17 @@
-//! Messages by their hash.
+//! Runs by the hash of their first message.
 //!
-//! There are millions of them, and nobody waits while they are all put into a larger table: they lie in many small ones, each
-//! of which grows by itself.
+//! There may be a run for every message, and nobody waits while they are all put into a larger table: they lie in many small
+//! ones, each of which grows by itself.
 
-use super::run::Spot;
 use crate::id_map::IdMap;
 
-/// Tables that the messages are divided among; with four million, each has a few thousand.
+/// Tables that the runs are divided among; with four million, each has a few thousand.
 const TABLES: usize = 1 << TABLES_LOG2;
 const TABLES_LOG2: u32 = 10;
 
-/// Where each message is; no table is made before the first one.
+/// The number of each run; no table is made before the first one.
 #[derive(Debug, Default)]
-pub(super) struct Table(Vec<IdMap<u64, Spot>>);
+pub(super) struct Table(Vec<IdMap<u64, u32>>);
 
 impl Table {
     /// Another multiplier than the tables' own, so that what lies in one table differs in all bits there.
@@ -20,15 +19,15 @@ impl Table {
         (hash.wrapping_mul(0xD6E8_FEB8_6659_FD93) >> (u64::BITS - TABLES_LOG2)) as usize
     }
 
-    pub(super) fn get(&self, hash: u64) -> Option<Spot> {
+    pub(super) fn get(&self, hash: u64) -> Option<u32> {
         self.0.get(Self::table_of(hash))?.get(hash).copied()
     }
 
-    pub(super) fn insert(&mut self, hash: u64, spot: Spot) {
+    pub(super) fn insert(&mut self, hash: u64, run: u32) {
         if self.0.is_empty() {
             self.0.resize_with(TABLES, IdMap::default);
         }
-        self.0[Self::table_of(hash)].insert(hash, spot);
+        self.0[Self::table_of(hash)].insert(hash, run);
     }
 
     pub(super) fn remove(&mut self, hash: u64) {
@@ -39,13 +38,5 @@ impl Table {
 
     pub(super) fn len(&self) -> usize {
         self.0.iter().map(IdMap::len).sum()
-    }
-
-    /// All messages in ascending order of their hashes; costs a sort.
-    pub(super) fn sorted(&self) -> impl Iterator<Item = (u64, Spot)> + '_ {
-        let mut ids: Vec<u64> = self.0.iter().flat_map(IdMap::sorted_ids).collect();
-        ids.sort_unstable();
-        ids.into_iter()
-            .filter_map(|hash| self.get(hash).map(|spot| (hash, spot)))
     }
 }

@@ -1,5 +1,6 @@
 //! All runs together: how a worker's hold on the tree grows and shrinks.
 
+use super::Known;
 use super::run::{Hold, Run, Runs, Spot};
 use super::table::Table;
 use crate::WorkerId;
@@ -12,19 +13,31 @@ pub(super) struct Tree {
 }
 
 impl Tree {
-    /// Where a message is.
-    pub(super) fn find(&self, hash: u64) -> Option<Spot> {
-        self.table.get(hash)
-    }
-
-    /// Workers that hold a message, ascending.
-    pub(super) fn holders_of(&self, spot: Spot) -> impl Iterator<Item = WorkerId> + '_ {
-        self.runs.at(spot.run).holders_of(spot.at)
+    /// What anybody holds of a chain. From its first message on a run at a time: only the first message of each run is looked
+    /// for in the table, and of its others few are read.
+    pub(super) fn known(&self, chain: &[u64]) -> Known {
+        let mut known = Known::default();
+        while let Some(&next) = chain.get(known.covered)
+            && let Some(number) = self.table.get(next)
+        {
+            let run = self.runs.at(number);
+            if run.parent != known.tip {
+                break;
+            }
+            let agreeing = run.agrees(0, &chain[known.covered..]);
+            known.covered += agreeing;
+            let at = agreeing as u32 - 1;
+            known.tip = Some(Spot { run: number, at });
+            if agreeing == run.hashes.len() && !run.is_followed() {
+                break;
+            }
+        }
+        known
     }
 
     /// Messages over all workers.
     pub(super) fn messages(&self) -> usize {
-        self.table.len()
+        self.runs.iter().map(|(_, run)| run.hashes.len()).sum()
     }
 
     /// When a message was last used that is a leaf of the worker's.
@@ -41,76 +54,46 @@ impl Tree {
         since
     }
 
-    /// The last message of the chain that the worker holds: how many messages it covers, and where it is.
-    pub(super) fn tip(&self, worker: WorkerId, chain: &[u64]) -> (usize, Option<Spot>) {
-        let known = chain
-            .iter()
-            .enumerate()
-            .rev()
-            .find_map(|(i, &hash)| self.table.get(hash).map(|spot| (i + 1, spot)));
-        let Some((mut covered, mut spot)) = known else {
-            return (0, None);
-        };
-        // From the last message that anybody holds upwards, a run at a time. Where the runs are not those of the chain, it
-        // is no chain of chained hashes: it is looked through message by message.
-        loop {
+    /// What the worker holds of a chain of which this much is known.
+    pub(super) fn held(&self, worker: WorkerId, mut known: Known) -> Known {
+        while let Some(spot) = known.tip {
             let run = self.runs.at(spot.run);
-            let before = covered.checked_sub(spot.at as usize + 1);
-            let Some(before) =
-                before.filter(|_| run.hashes[spot.at as usize] == chain[covered - 1])
-            else {
-                return self.tip_of_any(worker, chain);
-            };
             if let Some(hold) = run.hold(worker) {
-                let at = spot.at.min(hold.held - 1);
-                return (before + at as usize + 1, Some(Spot { at, ..spot }));
+                return known.up_to(hold.held);
             }
-            match run.parent {
-                Some(parent) if before > 0 => (covered, spot) = (before, parent),
-                None if before == 0 => return (0, None),
-                _ => return self.tip_of_any(worker, chain),
-            }
+            known = known.before(spot, run.parent);
         }
+        known
     }
 
-    fn tip_of_any(&self, worker: WorkerId, chain: &[u64]) -> (usize, Option<Spot>) {
-        let held = |hash: u64| {
-            let spot = self.table.get(hash)?;
-            let hold = self.runs.at(spot.run).hold(worker)?;
-            (hold.held > spot.at).then_some(spot)
-        };
-        let mut found = chain.iter().enumerate().rev();
-        found
-            .find_map(|(i, &hash)| held(hash).map(|spot| (i + 1, Some(spot))))
-            .unwrap_or((0, None))
-    }
-
-    /// Gives the worker the messages of `rest`, which follow on `tip`: how many it gets, and the last one.
+    /// Gives the worker the rest of the chain, of which it holds `held` and somebody `known`; says what it holds then.
     ///
-    /// A hash that stands elsewhere in the tree is no chained hash of this prefix: a collision, or a caller's fault. The rest
-    /// of the chain is not taken in.
+    /// A hash that a run elsewhere in the tree begins with is no chained hash of this prefix: a collision, or a caller's fault.
+    /// The rest of the chain is not taken in.
     pub(super) fn extend(
         &mut self,
         worker: WorkerId,
-        mut tip: Option<Spot>,
-        rest: &[u64],
+        mut held: Known,
+        known: usize,
+        chain: &[u64],
         now: u64,
-    ) -> (usize, Option<Spot>) {
-        let mut added = 0;
-        while let Some(&next) = rest.get(added) {
-            let rest = &rest[added..];
-            let taken = if let Some(tip) = tip.filter(|&tip| self.runs.goes_on(tip, next)) {
+    ) -> Known {
+        while let Some(&next) = chain.get(held.covered) {
+            let rest = &chain[held.covered..];
+            let taken = if held.covered >= known {
+                self.grow(worker, held.tip, rest, now)
+            } else if let Some(tip) = held.tip.filter(|&tip| self.runs.goes_on(tip, next)) {
                 self.go_on(worker, tip, rest, now)
-            } else if let Some(spot) = self.table.get(next) {
-                self.enter(worker, tip, spot, rest, now)
+            } else if let Some(run) = self.table.get(next) {
+                self.enter(worker, held.tip, run, rest, now)
             } else {
-                self.grow(worker, tip, rest, now)
+                None
             };
             let Some((number, last)) = taken else { break };
-            added += number;
-            tip = Some(last);
+            held.covered += number;
+            held.tip = Some(last);
         }
-        (added, tip)
+        held
     }
 
     /// The run of `tip`, of which the worker holds no more, goes on like `rest`.
@@ -131,27 +114,27 @@ impl Tree {
         Some((number, Spot { at, ..tip }))
     }
 
-    /// A run that others hold begins at `spot`.
+    /// A run that others hold goes on after `tip`.
     fn enter(
         &mut self,
         worker: WorkerId,
         tip: Option<Spot>,
-        spot: Spot,
+        number: u32,
         rest: &[u64],
         now: u64,
     ) -> Option<(usize, Spot)> {
-        let run = self.runs.at_mut(spot.run);
-        if spot.at > 0 || run.parent != tip || run.hold(worker).is_some() {
+        let run = self.runs.at_mut(number);
+        if run.parent != tip || run.hold(worker).is_some() {
             return None;
         }
-        let number = run.agrees(0, rest);
-        run.add(Hold::new(worker, number as u32, now));
+        let agreeing = run.agrees(0, rest);
+        run.add(Hold::new(worker, agreeing as u32, now));
         self.fork(worker, tip);
-        let at = number as u32 - 1;
-        Some((number, Spot { at, ..spot }))
+        let at = agreeing as u32 - 1;
+        Some((agreeing, Spot { run: number, at }))
     }
 
-    /// Nobody holds the first message of `rest`: it is put at the end of the tip's run, or begins one.
+    /// Nobody holds anything of `rest`: it is put at the end of the tip's run, or begins one.
     fn grow(
         &mut self,
         worker: WorkerId,
@@ -159,37 +142,27 @@ impl Tree {
         rest: &[u64],
         now: u64,
     ) -> Option<(usize, Spot)> {
-        let end = tip.filter(|&tip| self.runs.ends_at(tip));
-        let first = match end {
-            Some(end) => Spot {
-                at: end.at + 1,
-                ..end
-            },
-            None => Spot {
-                run: self.runs.next(),
-                at: 0,
-            },
-        };
-        let mut number = 0;
-        while let Some(&hash) = rest.get(number)
-            && self.table.get(hash).is_none()
-        {
-            let at = first.at + number as u32;
-            self.table.insert(hash, Spot { at, ..first });
-            number += 1;
-        }
-        let new = &rest[..number];
-        if end.is_some() {
-            let run = self.runs.at_mut(first.run);
-            run.hashes.extend_from_slice(new);
+        let number = rest.len();
+        let spot = if let Some(end) = tip.filter(|&tip| self.runs.ends_at(tip)) {
+            let run = self.runs.at_mut(end.run);
+            run.hashes.extend_from_slice(rest);
             run.hold_mut(worker)?.extend(number as u32, now);
+            let at = end.at + number as u32;
+            Spot { at, ..end }
         } else {
+            let first = *rest.first()?;
+            if self.table.get(first).is_some() {
+                return None;
+            }
+            let run = self.runs.next();
+            self.table.insert(first, run);
             let hold = Hold::new(worker, number as u32, now);
-            self.runs.put(Run::new(tip, new, hold));
+            self.runs.put(Run::new(tip, rest, hold));
             self.fork(worker, tip);
-        }
-        let at = first.at + number as u32 - 1;
-        Some((number, Spot { at, ..first }))
+            let at = number as u32 - 1;
+            Spot { run, at }
+        };
+        Some((number, spot))
     }
 
     /// The worker holds one more run that follows on `tip`.
@@ -226,8 +199,8 @@ impl Tree {
             }
             parent
         };
-        for hash in self.runs.trim(leaf.run) {
-            self.table.remove(hash);
+        if let Some(first) = self.runs.trim(leaf.run) {
+            self.table.remove(first);
         }
         let since = bare.and_then(|bare| self.leaf_since(worker, bare).map(|since| (since, bare)));
         (taken, since)

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use super::Deepest;
 use crate::WorkerId;
 
 #[derive(Default)]
@@ -54,15 +53,20 @@ impl Model {
         }
     }
 
-    pub(super) fn deepest(&self, chain: &[u64]) -> Option<Deepest> {
+    /// Messages and holders of the deepest prefix that a usable worker has seen.
+    pub(super) fn deepest(
+        &self,
+        chain: &[u64],
+        usable: impl Fn(WorkerId, u64) -> bool,
+    ) -> Option<(usize, Vec<WorkerId>)> {
         chain.iter().enumerate().rev().find_map(|(at, hash)| {
             let parts = self.parts.iter();
+            let parts = parts.filter(|(worker, part)| usable(**worker, part.life));
             let holders: Vec<WorkerId> = parts
                 .filter(|(_, part)| part.nodes.contains_key(hash))
                 .map(|(&worker, _)| worker)
                 .collect();
-            let matched = at + 1;
-            (!holders.is_empty()).then_some(Deepest { matched, holders })
+            (!holders.is_empty()).then_some((at + 1, holders))
         })
     }
 
