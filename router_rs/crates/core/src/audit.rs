@@ -316,6 +316,7 @@ impl Core {
                 }
                 Timer::Move(migration) => self.ledger.get(migration).is_some(),
                 Timer::PlanExpiry => self.plan.is_some(),
+                Timer::Room => !self.applicants.is_empty(),
             };
             if !known {
                 faults.push(format!("{timer:?} is armed for nothing"));

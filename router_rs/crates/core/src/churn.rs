@@ -50,7 +50,9 @@ impl Core {
                     orphans = self.end_life(up.worker);
                 }
                 self.lives += 1;
-                self.workers.insert(Worker::new(up, self.lives));
+                let mut worker = Worker::new(up, self.lives);
+                worker.note_idle(self.now);
+                self.workers.insert(worker);
             }
         }
         self.workers.refresh();

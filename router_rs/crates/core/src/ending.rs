@@ -138,8 +138,10 @@ impl Core {
             step: id,
         };
         let worker = attempt.worker;
+        let now = self.now;
         if let Some(at) = self.workers.get_mut(worker) {
             at.unseat(&seat);
+            at.note_idle(now);
             self.touched.push(worker);
         }
     }

@@ -8,6 +8,7 @@
 //! is counted. A worker that is large for its contexts holds everything; one that holds a few trajectories, next to
 //! nothing.
 
+use crate::Micros;
 use crate::lognormal::LogNormal;
 use crate::worker::Worker;
 
@@ -84,6 +85,21 @@ impl Worker {
             rule.growth * to_come
         };
         counted + tokens as f64 + growth <= self.kv_tokens as f64 * rule.headroom
+    }
+
+    /// When a worker at which no step runs or waits takes a trajectory of `tokens` in the place of idle KV that it holds;
+    /// none while one runs or waits, or KV is on its way here.
+    ///
+    /// That KV is held so that it need not be computed again. An engine that has stood idle for as long as that would
+    /// take has lost as much as there is to save, and who held it may never come back: from then on it takes anything.
+    pub fn gives_way_at(&self, tokens: u64, rule: &KvRule) -> Option<Micros> {
+        if self.load() > 0 || self.incoming > 0 {
+            return None;
+        }
+        let over = self.counted(rule) + tokens as f64 - self.kv_tokens as f64 * rule.headroom;
+        let displaced = over.clamp(0.0, self.committed() as f64) as u64;
+        let wait_us = self.belief.prefill_us(displaced) as Micros;
+        Some(self.idle_since.saturating_add(wait_us))
     }
 
     /// Share of the KV that is in use with `tokens` more; above 1 where they do not fit.

@@ -196,6 +196,7 @@ impl Core {
                 Timer::Gap(trajectory) => self.gap_expired(trajectory),
                 Timer::Move(migration) => self.move_expired(migration),
                 Timer::PlanExpiry => self.plan = None,
+                Timer::Room => {} // who was held is looked at whenever the core is settled
             }
             self.settle();
         }
@@ -233,6 +234,7 @@ impl Core {
         self.release_unmoved();
         self.settle_steps();
         self.settle_moves();
+        self.timers.room = self.next_room();
     }
 
     fn settle_steps(&mut self) {

@@ -191,9 +191,30 @@ impl Core {
     }
 
     fn fits_somewhere(&self, applicant: &Applicant) -> bool {
-        let rule = self.policy.admission.variant();
-        let fits = |&place: &Place| rule.fits(self.workers.at(place), applicant);
+        let fits = |&place: &Place| self.fits_at(place, applicant);
         !self.paused && self.workers.takers().iter().any(fits)
+    }
+
+    /// True when the worker there takes the applicant now.
+    pub(crate) fn fits_at(&self, place: Place, applicant: &Applicant) -> bool {
+        let (rule, worker) = (self.policy.admission.variant(), self.workers.at(place));
+        rule.fits(worker, applicant)
+            || rule
+                .gives_way_at(worker, applicant)
+                .is_some_and(|at| at <= self.now)
+    }
+
+    /// When an idle worker will take the head of the applicants, if nothing happens before.
+    pub(crate) fn next_room(&self) -> Option<Micros> {
+        let head = self.applicants.first().filter(|_| !self.paused)?;
+        let step = self.steps.get(head.step)?;
+        let applicant = self.applicant(self.trajectories.get(step.trajectory)?);
+        let rule = self.policy.admission.variant();
+        let takers = self.workers.takers().iter();
+        takers
+            .filter_map(|&place| rule.gives_way_at(self.workers.at(place), &applicant))
+            .filter(|&at| at > self.now)
+            .min()
     }
 
     pub(crate) fn applicant_key(&self, step: &Step, trajectory: &Trajectory) -> OrderKey {

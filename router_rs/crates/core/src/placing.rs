@@ -87,7 +87,7 @@ impl Core {
         let applicant = self.applicant(trajectory);
         if !applicant.admitted {
             let rule = self.policy.admission.variant();
-            let fits = |place: &Place| rule.fits(self.workers.at(*place), &applicant);
+            let fits = |place: &Place| self.fits_at(*place, &applicant);
             if candidates.iter().any(fits) {
                 candidates.retain(fits);
             } else {

@@ -103,6 +103,7 @@ impl Core {
                     .and_then(|id| self.workers.get_mut(id))
                     && worker.queue.remove(&queued)
                 {
+                    worker.note_idle(self.now);
                     self.queued -= 1;
                 }
             }

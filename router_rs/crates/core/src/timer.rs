@@ -18,6 +18,8 @@ pub enum Timer {
     Move(MigrationId),
     /// The installed plan is no longer valid.
     PlanExpiry,
+    /// A worker has stood idle for so long that it takes the first of those held by admission.
+    Room,
 }
 
 /// Armed timers of one kind by time, and the time of each.
@@ -82,6 +84,8 @@ pub struct Timers {
     pub moves: Armed,
     /// [`Timer::PlanExpiry`].
     pub plan_expiry: Option<Micros>,
+    /// [`Timer::Room`].
+    pub room: Option<Micros>,
 }
 
 impl Timers {
@@ -94,6 +98,7 @@ impl Timers {
             gap.map(|&(at, id)| (at, Timer::Gap(id))),
             (self.moves.by_time.first()).map(|&(at, id)| (at, Timer::Move(id))),
             self.plan_expiry.map(|at| (at, Timer::PlanExpiry)),
+            self.room.map(|at| (at, Timer::Room)),
         ];
         heads.into_iter().flatten().min()
     }
@@ -111,14 +116,15 @@ impl Timers {
             Timer::Gap(id) => self.gaps.set(id, &mut Some(at), None),
             Timer::Move(id) => self.moves.disarm(id),
             Timer::PlanExpiry => self.plan_expiry = None,
+            Timer::Room => self.room = None,
         }
         Some(timer)
     }
 
     /// Number of armed timers.
     pub fn len(&self) -> usize {
-        let plan = usize::from(self.plan_expiry.is_some());
-        self.holds.by_time.len() + self.gaps.0.len() + self.moves.by_time.len() + plan
+        let single = [self.plan_expiry, self.room].into_iter().flatten().count();
+        self.holds.by_time.len() + self.gaps.0.len() + self.moves.by_time.len() + single
     }
 
     /// All armed timers, for audits.
@@ -127,11 +133,13 @@ impl Timers {
         let gaps = self.gaps.0.iter();
         let moves = self.moves.by_time.iter();
         let plan = self.plan_expiry.map(|at| (at, Timer::PlanExpiry));
+        let room = self.room.map(|at| (at, Timer::Room));
         holds
             .map(|&(at, id)| (at, Timer::Hold(id)))
             .chain(gaps.map(|&(at, id)| (at, Timer::Gap(id))))
             .chain(moves.map(|&(at, id)| (at, Timer::Move(id))))
             .chain(plan)
+            .chain(room)
     }
 
     /// True when both indices of every kind that has two hold the same timers.

@@ -123,6 +123,8 @@ pub struct Worker {
     pub holders: Ranking,
     /// The part of [`Worker::committed`] whose trajectories are in their tool gaps.
     pub idle: u64,
+    /// Since when no step runs or waits here, while none does.
+    pub idle_since: Micros,
     /// No new dispatch before this time, if another worker can take it.
     pub suspect_until: Micros,
     backoff: Micros,
@@ -151,6 +153,7 @@ impl Worker {
             homed: Ranking::new(),
             holders: Ranking::new(),
             idle: 0,
+            idle_since: 0,
             suspect_until: 0,
             backoff: 0,
             foreign: Foreign::default(),
@@ -211,6 +214,13 @@ impl Worker {
     /// Steps at the engine and in the queue before it.
     pub fn load(&self) -> usize {
         self.seats() + self.queue.len()
+    }
+
+    /// A step left it: notes since when none is here.
+    pub fn note_idle(&mut self, now: Micros) {
+        if self.load() == 0 {
+            self.idle_since = now;
+        }
     }
 
     /// A step placed now would be sent at once.

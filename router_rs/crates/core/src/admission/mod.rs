@@ -9,6 +9,7 @@ mod working_set;
 
 use serde::{Deserialize, Serialize};
 
+use crate::Micros;
 use crate::kv_room::KvRule;
 use crate::worker::Worker;
 
@@ -59,6 +60,11 @@ pub trait Admission: Sync {
 
     /// `worker` could take it.
     fn fits(&self, worker: &Worker, applicant: &Applicant) -> bool;
+
+    /// When `worker`, which runs nothing, takes it although it does not fit; none where it never does.
+    fn gives_way_at(&self, _worker: &Worker, _applicant: &Applicant) -> Option<Micros> {
+        None
+    }
 
     /// How full `worker` would be with it, 1 being full. A step that has waited as long as it may goes where this is least,
     /// whatever the placement; none where the placement may choose all the same.

@@ -74,3 +74,40 @@ fn beside_a_running_step_a_newcomer_needs_room_for_growth_until_that_has_ended()
     done(&mut driver, 11, 14);
     assert_eq!(driver.dispatches.last().map(|sent| sent.step), Some(6));
 }
+
+#[test]
+fn large_prompts_that_nobody_goes_on_with_hold_the_next_for_no_longer_than_they_took_to_compute() {
+    let mut driver = with_kv(100_000);
+    for id in 1..=2 {
+        assert!(driver.arrive_with(prompt(id, id, 40_000)).is_some());
+        done(&mut driver, id, 40_000);
+    }
+    assert!(driver.arrive_with(prompt(3, 3, 40_000)).is_none());
+    let at = driver.core.poll_timeout().unwrap();
+    assert!(at < 5_000_000, "{at}");
+    driver.advance_to(at - 1);
+    assert_eq!(driver.stat("steps_held_admission"), 1);
+    driver.advance_to(at);
+    assert_eq!(driver.dispatches.last().map(|sent| sent.step), Some(3));
+    assert_eq!(driver.stat("holds_expired_total"), 0);
+}
+
+#[test]
+fn an_idle_engine_waits_anew_for_whoever_comes_back_in_time() {
+    let mut driver = with_kv(100_000);
+    for id in 1..=2 {
+        assert!(driver.arrive_with(prompt(id, id, 40_000)).is_some());
+        done(&mut driver, id, 40_000);
+    }
+    assert!(driver.arrive_with(prompt(3, 3, 40_000)).is_none());
+    let at = driver.core.poll_timeout().unwrap();
+    driver.advance_to(at - 1);
+    assert!(driver.arrive_with(prompt(11, 1, 40_003)).is_some());
+    driver.advance_to(at + 1_000_000);
+    assert_eq!(driver.stat("steps_held_admission"), 1, "a step runs");
+    done(&mut driver, 11, 40_003);
+    assert_eq!(driver.stat("steps_held_admission"), 1, "it has just ended");
+    let again = driver.core.poll_timeout().unwrap();
+    driver.advance_to(again);
+    assert_eq!(driver.dispatches.last().map(|sent| sent.step), Some(3));
+}
