@@ -28,8 +28,7 @@ from numpy.typing import NDArray
 from heddle_planner.predictor.ages import AGES, age_weights, weights_at
 from heddle_planner.predictor.calibration import MeanCalibration, held_out_quantiles
 from heddle_planner.predictor.censoring import Flags, above, residual_spread, starting_targets
-from heddle_planner.predictor.cues import PROMPT_TEXT_FEATURES
-from heddle_planner.predictor.features import FEATURES, StepFeatures
+from heddle_planner.predictor.features import FEATURES, PROMPT_TEXT_FEATURES, StepFeatures
 from heddle_planner.predictor.folds import chances, task_folds, thinned
 from heddle_planner.predictor.history import History
 from heddle_planner.predictor.protocol import QUANTILES, Example, Floats, Prediction, PredictorError

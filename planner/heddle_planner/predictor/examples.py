@@ -9,10 +9,12 @@ nothing of the tool call that step asked for, and of siblings only those that ha
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 
+from heddle_core import Siblings
+
 from heddle_planner.predictor.features import Progress, StepFeatures
 from heddle_planner.predictor.observations import Trajectory, tokens_left
 from heddle_planner.predictor.protocol import Example
-from heddle_planner.predictor.siblings import MOST_SIBLINGS, Sibling
+from heddle_planner.predictor.siblings import MOST_SIBLINGS, NO_SIBLINGS, Sibling
 
 
 def make_examples(
@@ -70,9 +72,14 @@ class _Finished:
             Sibling(trajectories[index].output_tokens, len(trajectories[index].steps)) for _, index in ended
         ]
 
-    def by(self, time: float) -> Sequence[Sibling]:
+        self._known: dict[int, Siblings] = {0: NO_SIBLINGS}
+
+    def by(self, time: float) -> Siblings:
         count = bisect_right(self._times, time)
-        return self._siblings[max(0, count - MOST_SIBLINGS) : count]
+        known = self._known.get(count)
+        if known is None:
+            known = self._known[count] = Siblings(self._siblings[max(0, count - MOST_SIBLINGS) : count])
+        return known
 
 
 def moments_of(trajectory: Trajectory, siblings: _Finished, clock: Sequence[float]) -> Iterator[StepFeatures]:

@@ -118,10 +118,7 @@ class History:
                 center = prompt.drawn_to(*center)
             known[shared] = center
         if moment.siblings:
-            seen = _Moments()
-            for sibling in moment.siblings:
-                seen.add(math.log(max(1, sibling.output_tokens)))
-            center = seen.drawn_to(*center)
+            center = _Moments(*moment.siblings.log_moments).drawn_to(*center)
         return center[0], max(LEAST_SPREAD, center[1])
 
     def _of_domain(self, name: str) -> tuple[float, float]:

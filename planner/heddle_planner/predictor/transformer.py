@@ -278,7 +278,7 @@ def render(moment: StepFeatures) -> str:
         for name in _FIGURES
         if math.isfinite(moment.numbers[FEATURES.index(name)])
     ]
-    siblings = " ".join(str(one.output_tokens) for one in moment.siblings[-8:]) or "none"
+    siblings = " ".join(str(tokens) for tokens, _ in moment.siblings.finished[-8:]) or "none"
     origin = moment.origin
     return "\n".join(
         (

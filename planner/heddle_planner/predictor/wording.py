@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Final, Self
 
 import numpy as np
-from numpy.typing import NDArray
+from heddle_core import WORD_BUCKETS, Bag, weigh
 from scipy import sparse
 from scipy.sparse.linalg import LinearOperator, cg
 
-from heddle_planner.predictor.cues import WORD_BUCKETS
 from heddle_planner.predictor.features import StepFeatures
 from heddle_planner.predictor.protocol import Floats, PredictorError
 
@@ -24,8 +23,6 @@ MOST_ROWS: Final = 5_000
 """Rows that a fit looks at: neighbouring moments have nearly the same words."""
 _TURNS: Final = 60
 _BAGS: Final = 2
-
-Words = NDArray[np.uint16] | None
 
 
 @dataclass(slots=True)
@@ -60,18 +57,10 @@ class Wording:
 
     def predict(self, moments: Sequence[StepFeatures]) -> Floats:
         """The target's expectation; 0 for moments without words. Shape (n,)."""
-        said = np.zeros(len(moments))
-        said[[row for row, moment in enumerate(moments) if _has_words(moment)]] = self.level
-        of_late = [moment.words for moment in moments]
-        so_far = [moment.said for moment in moments]
-        for slopes, bags in zip(self.slopes, (of_late, so_far), strict=True):
-            rows = [row for row, words in enumerate(bags) if words is not None]
-            if not rows:
-                continue
-            found = [words for words in bags if words is not None]
-            counts = np.array([len(one) for one in found])
-            starts = np.concatenate([[0], np.cumsum(counts)[:-1]])
-            said[rows] += np.add.reduceat(slopes.take(np.concatenate(found)), starts) / np.sqrt(counts)
+        said = np.where([_has_words(moment) for moment in moments], self.level, 0.0)
+        of_late, so_far = self.slopes
+        said += weigh([moment.words for moment in moments], of_late.data)
+        said += weigh([moment.said for moment in moments], so_far.data)
         return said
 
     def save(self, path: Path) -> None:
@@ -97,8 +86,8 @@ def _has_words(moment: StepFeatures) -> bool:
     return moment.words is not None or moment.said is not None
 
 
-def _matrix(bags: Sequence[Words]) -> sparse.csr_matrix:
-    columns = [np.empty(0, np.uint16) if words is None else words for words in bags]
+def _matrix(bags: Sequence[Bag | None]) -> sparse.csr_matrix:
+    columns = [np.frombuffer(b"" if bag is None else bag.buckets(), np.uint16) for bag in bags]
     counts = np.array([len(found) for found in columns])
     starts = np.concatenate([[0], np.cumsum(counts)])
     values = np.repeat(1.0 / np.sqrt(np.maximum(counts, 1)), counts)

@@ -1,14 +1,18 @@
 """Heddle's decision core (``Core``, ``replay``), planning (``solve``), simulation (``simulate``),
 byte-path parsing (``scan_body``, ``splice``, ``StreamTap``), identity (``IdentityBook``), regression
-forests (``Forest``) and what history appends to disk (``json_row``, ``AppendFile``).
+forests (``Forest``), what they are asked with (``Progress``) and what history appends to disk (``json_row``,
+``AppendFile``).
 """
 
 import warnings
 
 from heddle_core import _native
 from heddle_core._native import (
+    FEATURES,
+    WORD_BUCKETS,
     Answer,
     AppendFile,
+    Bag,
     CancelMigration,
     Core,
     Dispatch,
@@ -17,8 +21,11 @@ from heddle_core._native import (
     Identity,
     IdentityBook,
     Migrate,
+    Progress,
+    RecentText,
     Reject,
     Scan,
+    Siblings,
     SimWorkload,
     StreamTap,
     Withdraw,
@@ -33,6 +40,7 @@ from heddle_core._native import (
     simulate,
     solve,
     splice,
+    weigh,
 )
 from heddle_core.names import Dialect, FailureKind, HistoryUnit, MigrationFailure, Outcome
 from heddle_core.plans import CostName, PlannedWorker, SolvedPlan, SolverName
@@ -41,9 +49,12 @@ Action = Dispatch | Reject | Withdraw | Migrate | CancelMigration | Expire
 """What the core wants done."""
 
 __all__ = [
+    "FEATURES",
+    "WORD_BUCKETS",
     "Action",
     "Answer",
     "AppendFile",
+    "Bag",
     "CancelMigration",
     "Core",
     "CostName",
@@ -59,8 +70,11 @@ __all__ = [
     "MigrationFailure",
     "Outcome",
     "PlannedWorker",
+    "Progress",
+    "RecentText",
     "Reject",
     "Scan",
+    "Siblings",
     "SimWorkload",
     "SolvedPlan",
     "SolverName",
@@ -77,6 +91,7 @@ __all__ = [
     "simulate",
     "solve",
     "splice",
+    "weigh",
 ]
 
 if _native.DEBUG_BUILD:

@@ -11,8 +11,11 @@ from heddle_core.plans import CostName, SolvedPlan, SolverName
 
 __all__ = [
     "DEBUG_BUILD",
+    "FEATURES",
+    "WORD_BUCKETS",
     "Answer",
     "AppendFile",
+    "Bag",
     "CancelMigration",
     "Core",
     "Dispatch",
@@ -21,8 +24,11 @@ __all__ = [
     "Identity",
     "IdentityBook",
     "Migrate",
+    "Progress",
+    "RecentText",
     "Reject",
     "Scan",
+    "Siblings",
     "SimWorkload",
     "StreamTap",
     "Withdraw",
@@ -37,6 +43,7 @@ __all__ = [
     "simulate",
     "solve",
     "splice",
+    "weigh",
 ]
 
 DEBUG_BUILD: Final[bool]
@@ -734,4 +741,73 @@ class AppendFile:
 def json_row(values: tuple[object, ...]) -> bytes | None:
     """The values as a JSON array and a line's end: texts, numbers, booleans, None, and tuples of them. None
     where one has no plain form: another type, NaN, an infinity, a lone surrogate, over 64 bits.
+    """
+
+# ---------------------------------------------------------------------------- what is known of a trajectory
+
+FEATURES: Final[tuple[str, ...]]
+"""Names of the numbers of `Progress.moment`, in order."""
+WORD_BUCKETS: Final[int]
+"""Hashed words are below this."""
+
+@final
+class Siblings:
+    """Finished trajectories of one prompt: output tokens and steps of each, oldest first."""
+
+    def __new__(cls, finished: Sequence[tuple[int, int]]) -> Siblings: ...
+    def __len__(self) -> int: ...
+    @property
+    def finished(self) -> list[tuple[int, int]]:
+        """As given."""
+    @property
+    def log_moments(self) -> tuple[float, float, float]:
+        """Count, mean and squared deviations of the logarithms of their output tokens."""
+
+@final
+class Progress:
+    """A running trajectory: figures of its steps, not the steps. Memory does not grow with them."""
+
+    def __new__(cls, prompt_tokens: int, prompt_text: str | None) -> Progress: ...
+    @property
+    def steps(self) -> int: ...
+    @property
+    def done_tokens(self) -> int: ...
+    def observe(
+        self,
+        output_tokens: int,
+        input_tokens: int,
+        tools: Sequence[str],
+        seconds: float | None,
+        gap_before_s: float | None,
+        error_before: bool | None,
+        observation: str | None,
+        text: str | None,
+        compacted: bool,
+    ) -> None:
+        """The next step has ended. ``input_tokens`` were appended to the context before it;
+        ``gap_before_s``, ``error_before`` and ``observation`` are of the tool call before it.
+        """
+    def moment(
+        self, siblings: Siblings
+    ) -> tuple[int, int, bytearray, Bag | None, Bag | None, RecentText | None]:
+        """What is known now: steps, output tokens of those, a double for each of `FEATURES` (NaN where it is
+        not known), words of late, words of all that was said, and the text of late.
+        """
+
+@final
+class Bag:
+    """Hashed words, never none."""
+
+    def __len__(self) -> int: ...
+    def buckets(self) -> bytes:
+        """16 bits each, ascending, each below `WORD_BUCKETS`."""
+
+@final
+class RecentText:
+    """The last observation and output; ``str`` joins them."""
+
+def weigh(bags: Sequence[Bag | None], weights: Buffer) -> list[float]:
+    """For each bag the weights of its buckets: their sum over the root of their number; 0 for None.
+
+    ``weights``: C doubles. Raises ValueError for others than `WORD_BUCKETS` of them.
     """

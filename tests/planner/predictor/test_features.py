@@ -7,15 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from heddle_contracts.steps import Outcome, StepRecord
-from heddle_planner.predictor.cues import (
-    TOOL_KINDS,
-    WORD_BUCKETS,
-    SaidSoFar,
-    cut_middle,
-    hashed_words,
-    tool_kind,
-    words_of,
-)
+from heddle_core import WORD_BUCKETS, Siblings, weigh
 from heddle_planner.predictor.examples import make_examples
 from heddle_planner.predictor.features import FEATURES, Progress
 from heddle_planner.predictor.observations import EndedStep, Origin, origin_of, step_of, tokens_left
@@ -34,7 +26,7 @@ def test_there_is_a_number_for_every_name(agents: RecordedSet) -> None:
     progress = Progress(agents.trajectories[0].origin)
     assert progress.features().numbers.shape == (len(FEATURES),)
     progress.observe(agents.trajectories[0].steps[0])
-    assert progress.features([Sibling(10, 2)]).numbers.shape == (len(FEATURES),)
+    assert progress.features(Siblings([Sibling(10, 2)])).numbers.shape == (len(FEATURES),)
     assert len(set(FEATURES)) == len(FEATURES)
 
 
@@ -58,7 +50,7 @@ def test_only_siblings_that_have_finished_are_seen(written: Write, line: Line) -
                 step["llm_seconds"] = step["output_tokens"] / 10 if timed else None
         read = load_set(written("a.jsonl", lines))
         return [
-            tuple(sibling.output_tokens for sibling in example.features.siblings)
+            tuple(tokens for tokens, _ in example.features.siblings.finished)
             for example in make_examples(read.trajectories, read.tasks)
             if example.trajectory == 0
         ]
@@ -131,7 +123,7 @@ def test_what_is_unknown_is_not_a_number_and_absurd_values_stay_finite() -> None
         progress.observe(
             EndedStep(10**8, input_tokens=10**8, gap_before_s=1e9, seconds=1e9, error_before=True)
         )
-    assert not np.isinf(progress.features([Sibling(0, 0)]).numbers).any()
+    assert not np.isinf(progress.features(Siblings([Sibling(0, 0)])).numbers).any()
 
 
 def test_memory_does_not_grow_with_steps() -> None:
@@ -144,37 +136,16 @@ def test_memory_does_not_grow_with_steps() -> None:
     assert value(progress, "tools") <= 64
 
 
-def test_words_of_a_tools_name_say_its_kind() -> None:
-    kinds = {
-        name: TOOL_KINDS[tool_kind(name)] for name in ("bash_execute", "Grep", "edit_file", "ask_user", "x")
-    }
-    assert kinds == {
-        "bash_execute": "run",
-        "Grep": "search",
-        "edit_file": "edit",
-        "ask_user": "person",
-        "x": "other",
-    }
-
-
-def test_a_long_text_loses_its_middle_and_hashes_ignore_digits() -> None:
-    assert cut_middle("a" * 50 + "b" * 50, 20) == "a" * 10 + "\n" + "b" * 10
-    assert cut_middle("short", 20) == "short"
-    assert sorted(hashed_words(words_of("step 12 of 40"), "#")) == sorted(
-        hashed_words(words_of("step 7 of 9"), "#")
-    )
-    assert set(hashed_words(["a", "plan"], "#")) != set(hashed_words(["a", "plan"], "<"))
-
-
 def test_siblings_are_bounded_and_nameless_prompts_have_none() -> None:
     finished = FinishedSiblings()
     finished.add("", Sibling(1, 1))
     for tokens in range(100):
         finished.add("p", Sibling(tokens, 1))
-    assert finished.of("") == ()
+    assert len(finished.of("")) == 0
     assert len(finished) == 1
-    assert finished.of("p")[-1].output_tokens == 99
-    assert len(finished.of("p")) == 64
+    assert finished.of("p").finished == [(tokens, 1) for tokens in range(36, 100)]
+    finished.add("p", Sibling(7, 3))
+    assert finished.of("p").finished[-1] == (7, 3)
 
 
 def test_tokens_left_are_those_of_the_steps_to_come() -> None:
@@ -190,20 +161,34 @@ def test_cues_take_any_text(text: str) -> None:
     assert not np.isinf(progress.features().numbers).any()
 
 
-def test_what_was_said_is_kept_once_and_in_bounded_memory() -> None:
-    said = SaidSoFar()
-    assert said.buckets() is None
-    said.add(["plan", "plan", "edit"])
-    said.add(["plan"])
-    found = said.buckets()
-    assert found is not None
-    assert len(found) == 2
-    said.add(f"word{number}" for number in range(100_000))
-    everything = said.buckets()
-    assert everything is not None
-    assert len(everything) <= WORD_BUCKETS
-    assert set(found.tolist()) <= set(everything.tolist())
-    assert list(everything) == sorted(set(everything.tolist()))
+def test_half_a_surrogate_and_counts_without_bound_are_taken() -> None:
+    progress = Progress(Origin("t", "", prompt_tokens=10**30, prompt_text="\ud800"))
+    progress.observe(EndedStep(10**30, input_tokens=-(10**30), text="\udfff done", tools=("\ud800",)))
+    progress.observe(EndedStep(10**30, text=""))
+    assert not np.isinf(progress.features(Siblings([Sibling(10**30, 10**30)])).numbers).any()
+    with pytest.raises(TypeError):
+        progress.observe(EndedStep("many"))  # type: ignore[arg-type]
+
+
+def test_weights_that_are_not_one_a_bucket_are_refused() -> None:
+    with pytest.raises(ValueError, match=f"weights: must be {WORD_BUCKETS} numbers, not 3"):
+        weigh([None], np.zeros(3).data)
+    assert weigh([None], np.ones(WORD_BUCKETS).data) == [0.0]
+
+
+def test_a_moment_stays_as_it_was() -> None:
+    progress = Progress(Origin("t", "", prompt_text="what to do"))
+    progress.observe(EndedStep(5, text="one thing", observation="seen", tools=("grep",)))
+    before = progress.features()
+    kept = (before.numbers.tolist(), before.words, before.said, before.text)
+    assert before.words is not None
+    assert before.said is not None
+    bags = before.words.buckets(), before.said.buckets()
+    progress.observe(EndedStep(6, text="other things", tools=("ls",)))
+    np.testing.assert_array_equal(before.numbers, kept[0])
+    assert (before.words.buckets(), before.said.buckets()) == bags
+    assert before.text == "seen\none thing"
+    assert progress.features().text == "other things"
 
 
 def test_tools_called_are_part_of_what_was_said_without_texts() -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from heddle_core import Siblings
 from heddle_planner.predictor.features import Progress, StepFeatures
 from heddle_planner.predictor.history import History, remaining_of_lognormal
 from heddle_planner.predictor.observations import EndedStep, Origin
@@ -18,7 +19,7 @@ def moment(
     progress = Progress(Origin("t", prompt, domain, prompt_tokens=100))
     if done:
         progress.observe(EndedStep(done))
-    return progress.features(siblings)
+    return progress.features(Siblings(siblings))
 
 
 def test_what_remains_of_a_lognormal_is_what_a_sample_of_it_shows() -> None:

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from heddle_core import WORD_BUCKETS
 from heddle_planner.predictor import models
 from heddle_planner.predictor.cli import app
-from heddle_planner.predictor.cues import WORD_BUCKETS
 from heddle_planner.predictor.evaluate import evaluate
 from heddle_planner.predictor.examples import make_examples
 from heddle_planner.predictor.protocol import Example

@@ -6,6 +6,7 @@ mod forest_binding;
 mod history_binding;
 mod http_binding;
 mod identity_binding;
+mod progress_binding;
 mod sim_binding;
 mod solver_binding;
 mod wire_binding;
@@ -20,6 +21,7 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
     wire_binding::register(m)?;
     http_binding::register(m)?;
     identity_binding::register(m)?;
+    progress_binding::register(m)?;
     sim_binding::register(m)?;
     solver_binding::register(m)?;
     Ok(())
