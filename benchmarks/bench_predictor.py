@@ -7,13 +7,19 @@ batch, as CPU time of one thread and by the clock.
 """
 
 import json
+import os
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from heddle_contracts.predictions import StepBatch, TrajectoryOver
+from heddle_contracts.steps import Outcome, StepRecord
+from heddle_planner.observed import Observed
 from heddle_planner.predictor import models
 from heddle_planner.predictor.bootstrap import leads
 from heddle_planner.predictor.cli import table
@@ -25,6 +31,8 @@ from typer.testing import CliRunner
 
 BATCH = 256
 TURNS = 300
+WARM_UP = 40
+"""Batches that the planner has taken before it is timed: siblings have finished by then."""
 GPUS = 8
 ROLLOUT = 256
 KV_SCALES = (1.0, 0.25)
@@ -69,7 +77,9 @@ def led(held: dict[str, Held]) -> str:
 
 
 def batch_times(trained: models.TrainedModel, recorded: RecordedSet) -> str:
-    """Of predictions alone, and with the features made first, as a step's end has it."""
+    """Of predictions alone; with the features made first, texts and all, as a step's end has it; and of a
+    gateway's batch of ended steps, which has no texts, from its records to the planner's forecasts.
+    """
     draw = np.random.default_rng(0)
     running = []
     for place in draw.integers(0, len(recorded.trajectories), BATCH).tolist():
@@ -79,6 +89,10 @@ def batch_times(trained: models.TrainedModel, recorded: RecordedSet) -> str:
             progress.observe(step)
         running.append(progress)
     moments = [example.features for example in models.examples_of([recorded])]
+    observed = Observed(trained.predictor)
+    batches = iter(list(batches_of(recorded, WARM_UP + TURNS)))
+    for _ in range(WARM_UP):
+        observed.take(next(batches))
 
     def drawn() -> None:
         batch = [moments[row] for row in draw.integers(0, len(moments), BATCH).tolist()]
@@ -87,8 +101,15 @@ def batch_times(trained: models.TrainedModel, recorded: RecordedSet) -> str:
     def made() -> None:
         trained.predictor.predict([progress.features() for progress in running])
 
+    def taken() -> None:
+        observed.take(next(batches))
+
     lines = []
-    for title, work in (("predictions", drawn), ("features and predictions", made)):
+    for title, work in (
+        ("predictions", drawn),
+        ("features and predictions", made),
+        ("records to forecasts", taken),
+    ):
         seconds = []
         for _ in range(TURNS):
             began, on_clock = time.thread_time(), time.perf_counter()
@@ -99,7 +120,51 @@ def batch_times(trained: models.TrainedModel, recorded: RecordedSet) -> str:
             f"    {title}: {cpu:.2f} and {late_cpu:.2f} ms of CPU time,"
             f" {clock:.2f} and {late_clock:.2f} ms on the clock\n"
         )
-    return "".join(lines)
+    return "".join(lines) + f"    load of the machine: {os.getloadavg()[0]:.1f}, {os.cpu_count()} cores\n"
+
+
+def batches_of(recorded: RecordedSet, turns: int) -> Iterator[StepBatch]:
+    """What a gateway tells of `BATCH` agents that each end a step at a time; who is done begins another
+    recorded trajectory, as a sample of the same group.
+    """
+    agents = [agent(recorded, number) for number in range(BATCH)]
+    over: list[TrajectoryOver] = []
+    for _ in range(turns):
+        told = [next(one) for one in agents]
+        ended = [one for one in told if isinstance(one, TrajectoryOver)]
+        steps = [one if isinstance(one, StepRecord) else next(agents[at]) for at, one in enumerate(told)]
+        yield StepBatch(steps=tuple(one for one in steps if isinstance(one, StepRecord)), over=tuple(over))
+        over = ended
+
+
+def agent(recorded: RecordedSet, number: int) -> Iterator[StepRecord | TrajectoryOver]:
+    """Records of one trajectory after another, without end; `TrajectoryOver` after each."""
+    for turn in count():
+        place = (number + turn * BATCH) % len(recorded.trajectories)
+        trajectory, now = recorded.trajectories[place], 0.0
+        name, context = f"{number}/{turn}", trajectory.origin.prompt_tokens
+        for index, step in enumerate(trajectory.steps):
+            context += step.input_tokens if index else 0
+            now += step.gap_before_s or 0.0
+            yield StepRecord(
+                trajectory_id=name,
+                tenant=trajectory.origin.domain,
+                group_id=recorded.tasks[place],
+                model=trajectory.origin.model,
+                source="header",
+                dialect="chat",
+                step=index,
+                outcome=Outcome.DONE,
+                tool_names=step.tools,
+                prompt_tokens=context,
+                output_tokens=step.output_tokens,
+                arrived_at=now,
+                ended_at=now + (step.seconds or 0.0),
+                gap_before_s=step.gap_before_s if index else None,
+            )
+            context += step.output_tokens
+            now += step.seconds or 0.0
+        yield TrajectoryOver(tenant=trajectory.origin.domain, trajectory_id=name, finished=True, at=now)
 
 
 def makespans(recorded: RecordedSet, model: Path) -> str:
