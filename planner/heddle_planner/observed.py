@@ -248,11 +248,11 @@ class Observed:
         """The median: a move of KV that needs more than that is late every other time."""
         if not running.steps:
             return None
-        return self.gaps.predict(running.origin.trajectory_id, _first_tool(running.steps[-1])).median
+        return self.gaps.median(running.origin.trajectory_id, _first_tool(running.steps[-1]))
 
     def _script_of(self, running: _Running) -> Script:
         steps = running.steps
-        usual = self.gaps.predict("", "").median
+        usual = self.gaps.median("", "")
         gaps = [usual if step.gap_before_s is None else step.gap_before_s for step in steps[1:]] + [0.0]
         return Script(
             prompt=max(1, running.origin.prompt_tokens),

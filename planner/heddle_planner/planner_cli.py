@@ -1,5 +1,6 @@
 """``heddle planner``: forecasts and plans for a gateway, until SIGTERM or Ctrl-C."""
 
+import gc
 import json
 import os
 import signal
@@ -116,6 +117,9 @@ def _serve(application: object, listening: socket.socket) -> None:
 
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets)
+            # What was imported stays for ever; no collection need look at it.
+            gc.collect()
+            gc.freeze()
             host, port = listening.getsockname()[:2]
             shown = f"[{host}]" if ":" in host else host
             sys.stdout.write(json.dumps({"ready": True, "planner": f"http://{shown}:{port}"}) + "\n")

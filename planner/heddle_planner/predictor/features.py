@@ -4,8 +4,7 @@
 hundreds is asked for in every tool gap.
 """
 
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import heddle_core
 import numpy as np
@@ -21,11 +20,12 @@ PROMPT_TEXT_FEATURES: Final = ("log_prompt_text", "prompt_items", "prompt_code",
 """Those of `FEATURES` that tell of the prompt's text."""
 
 
-@dataclass(frozen=True, slots=True)
-class StepFeatures:
+class StepFeatures(NamedTuple):
     """One trajectory at one moment: after ``steps`` ended steps. ``numbers`` has the order of `FEATURES`, NaN
     where something is not known.
     """
+
+    # A tuple: one is made at each step, and a frozen dataclass takes three times as long to make.
 
     origin: Origin
     steps: int

@@ -49,6 +49,10 @@ class _Recent:
         self.mean += share * off
         self.variance = (1.0 - share) * (self.variance + share * off * off)
 
+    def mean_with_prior(self, mean: float) -> float:
+        seen = self.count if self.count < MEMORY else MEMORY
+        return (seen * self.mean + WEIGHT * mean) / (seen + WEIGHT)
+
     def with_prior(self, mean: float, spread: float) -> tuple[float, float]:
         seen = min(self.count, MEMORY)
         total = seen + WEIGHT
@@ -70,8 +74,7 @@ class GapPredictor:
         if not math.isfinite(seconds) or seconds < 0:
             return
         value = math.log(max(LEAST_SECONDS, seconds))
-        expected, _ = self._of_tool(tool)
-        _kept(self._own, trajectory, MOST_TRAJECTORIES).add(value - expected)
+        _kept(self._own, trajectory, MOST_TRAJECTORIES).add(value - self._mean_of_tool(tool))
         _kept(self._tools, tool, MOST_TOOLS).add(value)
         self._all.add(value)
 
@@ -90,9 +93,22 @@ class GapPredictor:
             high=math.exp(center + 1.645 * spread),
         )
 
+    def median(self, trajectory: str, tool: str) -> float:
+        """That of `predict`, in a fraction of its time: one is wanted for each trajectory of a batch."""
+        center = self._mean_of_tool(tool)
+        own = self._own.get(trajectory)
+        if own is not None:
+            center += own.mean * own.count / (own.count + OWN_WEIGHT)
+        return math.exp(center)
+
     def forget(self, trajectory: str) -> None:
         """The trajectory is over."""
         self._own.pop(trajectory, None)
+
+    def _mean_of_tool(self, tool: str) -> float:
+        center = self._all.mean_with_prior(PRIOR[0])
+        seen = self._tools.get(tool)
+        return seen.mean_with_prior(center) if seen is not None else center
 
     def _of_tool(self, tool: str) -> tuple[float, float]:
         center = self._all.with_prior(*PRIOR)

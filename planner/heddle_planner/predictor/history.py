@@ -16,12 +16,13 @@ from pathlib import Path
 from typing import Any, ClassVar, Final, Self
 
 import numpy as np
+from heddle_core import Siblings
 from scipy.special import log_ndtr, ndtri, ndtri_exp
 
 from heddle_planner.predictor.features import StepFeatures
 from heddle_planner.predictor.observations import Origin
 from heddle_planner.predictor.protocol import QUANTILES, Example, Floats, Prediction, PredictorError
-from heddle_planner.predictor.siblings import MOST_PROMPTS
+from heddle_planner.predictor.siblings import MOST_PROMPTS, NO_SIBLINGS
 
 PRIOR: Final = (math.log(4_000.0), 1.4)
 """Mean and spread of the logarithm of an unknown agent's total output: between a service agent's 700 tokens
@@ -97,29 +98,31 @@ class History:
 
     def _totals(self, moments: Sequence[StepFeatures]) -> tuple[Floats, Floats]:
         """Means and spreads of the logarithms of whole lengths."""
-        known: dict[tuple[str, str], tuple[float, float]] = {}
-        found = np.array([self._total(moment, known) for moment in moments], dtype=np.float64)
-        means, spreads = found.reshape(-1, 2).T
-        return means, spreads
+        # What moments of a batch have in common is looked up once; siblings are one object a prompt.
+        known: dict[tuple[str, str, Siblings], tuple[float, float]] = {}
+        totals = []
+        for moment in moments:
+            shared = (moment.origin.domain, moment.origin.prompt, moment.siblings)
+            total = known.get(shared)
+            if total is None:
+                total = known[shared] = self._total(moment, known)
+            totals.append(total)
+        means, spreads = np.array(totals, dtype=np.float64).reshape(-1, 2).T
+        return means, np.maximum(LEAST_SPREAD, spreads)
 
     def _total(
-        self, moment: StepFeatures, known: dict[tuple[str, str], tuple[float, float]]
+        self, moment: StepFeatures, known: dict[tuple[str, str, Siblings], tuple[float, float]]
     ) -> tuple[float, float]:
-        """``known`` holds what earlier moments of the batch had in common with this one."""
-        shared = (moment.origin.domain, moment.origin.prompt)
-        center = known.get(shared)
+        domain = (moment.origin.domain, "", NO_SIBLINGS)
+        center = known.get(domain)
         if center is None:
-            domain = (moment.origin.domain, "")
-            center = known.get(domain)
-            if center is None:
-                center = known[domain] = self._of_domain(moment.origin.domain)
-            prompt = self._prompts.get(moment.origin.prompt)
-            if prompt is not None:
-                center = prompt.drawn_to(*center)
-            known[shared] = center
+            center = known[domain] = self._of_domain(moment.origin.domain)
+        prompt = self._prompts.get(moment.origin.prompt)
+        if prompt is not None:
+            center = prompt.drawn_to(*center)
         if moment.siblings:
             center = _Moments(*moment.siblings.log_moments).drawn_to(*center)
-        return center[0], max(LEAST_SPREAD, center[1])
+        return center
 
     def _of_domain(self, name: str) -> tuple[float, float]:
         center = self._all.drawn_to(*PRIOR)

@@ -94,7 +94,7 @@ def load_set(path: Path, *, lenient: bool = False, texts: bool = True) -> Record
 
 
 def _without_texts(trajectory: Trajectory) -> Trajectory:
-    steps = tuple(replace(step, text=None, observation=None) for step in trajectory.steps)
+    steps = tuple(step._replace(text=None, observation=None) for step in trajectory.steps)
     return replace(trajectory, origin=replace(trajectory.origin, prompt_text=None), steps=steps)
 
 

@@ -226,7 +226,7 @@ def test_of_an_agent_it_never_saw_history_has_the_word(
     history = History()
     history.fit(examples)
     moments = [example.features for example in strangers]
-    others = [replace(m, origin=replace(m.origin, model="another")) for m in moments]
+    others = [m._replace(origin=replace(m.origin, model="another")) for m in moments]
     theirs = fitted.predict(others)
     np.testing.assert_allclose(theirs.mean, history.predict(others).mean, rtol=1e-6)
     np.testing.assert_allclose(theirs.quantiles, history.predict(others).quantiles, rtol=1e-6)

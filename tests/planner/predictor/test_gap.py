@@ -48,6 +48,14 @@ def test_intervals_hold_what_they_say_and_old_times_are_forgotten() -> None:
     assert 0.84 < inside / 500 < 0.97
 
 
+def test_the_median_alone_is_that_of_the_forecast() -> None:
+    gaps, draw = GapPredictor(), random.Random(5)
+    for number in range(600):
+        gaps.learn(f"{number % 7}", draw.choice(["bash", "read", ""]), math.exp(draw.gauss(0, 2)))
+        asked = (f"{number % 9}", draw.choice(["bash", "read", "never"]))
+        assert gaps.median(*asked) == pytest.approx(gaps.predict(*asked).median, rel=1e-12)
+
+
 @pytest.mark.parametrize("seconds", [math.nan, math.inf, -1.0])
 def test_what_is_no_time_is_left_out(seconds: float) -> None:
     gaps = GapPredictor()
