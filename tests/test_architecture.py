@@ -31,7 +31,16 @@ ALLOWED_PACKAGES = {
 # Siblings of the gateway: none of them imports another. app.py alone joins them.
 GATEWAY_SIBLINGS = ("accounting", "dialects", "fleet", "identity", "live", "plans", "store", "upstream")
 # Who in the gateway may import the native module.
-CORE_IMPORTERS = ("dialects", "identity", "live", "serve_step.py", "accounting", "asgi", "upstream")
+CORE_IMPORTERS = (
+    "dialects",
+    "identity",
+    "live",
+    "serve_step.py",
+    "accounting",
+    "asgi",
+    "telemetry",
+    "upstream",
+)
 
 
 def imports_of(path: Path) -> Iterator[str]:

@@ -12,7 +12,6 @@ one that was taken up and does not serve before its lease runs out is removed.
 import asyncio
 import logging
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
@@ -30,6 +29,7 @@ from heddle_gateway.settings import Settings
 from heddle_gateway.store.redis_plan import RedisPlan
 from heddle_gateway.store.redis_state import LiveStoreError
 from heddle_gateway.store.redis_workers import RedisWorkers
+from heddle_gateway.supervision import Background
 from heddle_gateway.telemetry.live_mirror import LiveMirror
 
 log = logging.getLogger(__name__)
@@ -75,7 +75,7 @@ class SharedFleet:
         self._wake = asyncio.Event()
         self._away = False
         self._closing = False
-        self._task: asyncio.Task[None] | None = None
+        self._task = Background("shared-fleet", self._run)
         keeper.book.on_change = self._wake.set
 
     # ---------------------------------------------------------------- lifetime
@@ -90,18 +90,13 @@ class SharedFleet:
                     await self._take_up(epoch)
         except (LiveStoreError, TimeoutError) as error:
             log.warning("workers of an earlier process are not taken up: %s", error or "Redis is slow")
-        self._task = asyncio.create_task(self._run(), name="shared-fleet")
+        self._task.start()
 
     async def close(self, timeout_s: float = 5.0) -> None:
         """Writes what has changed. Workers stay registered: this process may come back."""
         self._closing = True
         self._wake.set()
-        if self._task is not None:
-            _, late = await asyncio.wait({self._task}, timeout=timeout_s)
-            for task in late:
-                task.cancel()
-                with suppress(asyncio.CancelledError):
-                    await task
+        await self._task.ended(timeout_s)
         await self._workers.close()
         await self._plan.close()
 

@@ -14,6 +14,7 @@ from heddle_gateway.live.driver import Driver
 from heddle_gateway.settings import Settings
 from heddle_gateway.store.redis_pause import RedisPause
 from heddle_gateway.store.redis_state import LiveStoreError
+from heddle_gateway.supervision import Background
 from heddle_gateway.telemetry.live_mirror import LiveMirror
 
 log = logging.getLogger(__name__)
@@ -23,6 +24,7 @@ PERIOD_S: Final = 1.0
 RENEWALS: Final = 10
 """In the time to live."""
 TAKE_UP_TIMEOUT_S: Final = 10.0
+CLOSE_TIMEOUT_S: Final = 5.0
 
 
 class SharedPause:
@@ -37,17 +39,16 @@ class SharedPause:
         self._renew_at = 0.0
         self._wake = asyncio.Event()
         self._closing = False
-        self._task: asyncio.Task[None] | None = None
+        self._task = Background("shared-pause", self._run)
 
     def start(self) -> None:
-        self._task = asyncio.create_task(self._run(), name="shared-pause")
+        self._task.start()
 
     async def close(self) -> None:
         """Writes a change that is not written: call it while the lease is held."""
         self._closing = True
         self._wake.set()
-        if self._task is not None:
-            await asyncio.wait({self._task})
+        await self._task.ended(CLOSE_TIMEOUT_S)
         await self._store.close()
 
     def changed(self) -> None:

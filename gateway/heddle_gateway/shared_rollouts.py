@@ -20,6 +20,7 @@ from heddle_gateway.plans.rollouts import RolloutBook
 from heddle_gateway.settings import Settings
 from heddle_gateway.store.redis_rollouts import RedisRollouts
 from heddle_gateway.store.redis_state import LiveStoreError
+from heddle_gateway.supervision import Background
 from heddle_gateway.telemetry.live_mirror import LiveMirror
 
 log = logging.getLogger(__name__)
@@ -29,6 +30,7 @@ AGAIN_S: Final = 1.0
 """A store that was away is tried again after so long."""
 SAVED_S: Final = 2.0
 TAKE_UP_TIMEOUT_S: Final = 10.0
+CLOSE_TIMEOUT_S: Final = 5.0
 TURN: Final = 256
 """Announcements between which steps get their turn."""
 
@@ -53,7 +55,7 @@ class SharedRollouts:
         self._round = asyncio.Event()
         self._writing = 0
         self._closing = False
-        self._task: asyncio.Task[None] | None = None
+        self._task = Background("shared-rollouts", self._run)
         book.on_change = self._wake.set
 
     @property
@@ -64,14 +66,13 @@ class SharedRollouts:
     # ---------------------------------------------------------------- lifetime
 
     def start(self) -> None:
-        self._task = asyncio.create_task(self._run(), name="shared-rollouts")
+        self._task.start()
 
     async def close(self) -> None:
         """Writes what has changed: call it while the lease is held."""
         self._closing = True
         self._wake.set()
-        if self._task is not None:
-            await asyncio.wait({self._task})
+        await self._task.ended(CLOSE_TIMEOUT_S)
         await self._store.close()
 
     async def take_up(self) -> None:

@@ -28,10 +28,10 @@ from heddle_gateway.fleet.loads import poll_loads
 from heddle_gateway.fleet.probe import facts_of
 from heddle_gateway.fleet.served_models import ServedModels
 from heddle_gateway.fleet.state import SERVING, WAITING, WorkerState
-from heddle_gateway.fleet.supervision import Supervisor
 from heddle_gateway.fleet.tuning import FleetTuning
 from heddle_gateway.fleet.watch import watch
 from heddle_gateway.fleet.worker import Worker, WorkerView, view_of
+from heddle_gateway.supervision import Supervisor
 
 log = logging.getLogger(__name__)
 

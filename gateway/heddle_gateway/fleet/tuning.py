@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from heddle_gateway.fleet.supervision import Backoff
+from heddle_gateway.supervision import Backoff
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import dataclass
-from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,16 +24,3 @@ class Address:
             return cls(str(host), int(port), str(http), str(secret))
         except (ValueError, TypeError):
             return None
-
-
-class Lease(Protocol):
-    @property
-    def epoch(self) -> int: ...
-    @property
-    def holder(self) -> str: ...
-    @property
-    def left_s(self) -> float: ...
-    @property
-    def at(self) -> str: ...
-    @property
-    def is_ours(self) -> bool: ...

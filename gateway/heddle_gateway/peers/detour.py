@@ -15,6 +15,7 @@ from uuid import uuid4
 
 from heddle_gateway.peers.frames import BadFrame, Frame, FrameReader, written
 from heddle_gateway.peers.link import IS_DETOUR
+from heddle_gateway.supervision import Background
 
 log = logging.getLogger(__name__)
 
@@ -140,11 +141,11 @@ class Detours:
         self._accept = accept
         self._fault = fault
         self._ends: dict[tuple[str, str], DetourTransport] = {}
-        self._task: asyncio.Task[None] | None = None
+        self._task = Background("detours", self._read)
         self._closing = False
 
     def start(self) -> None:
-        self._task = asyncio.create_task(self._read(), name="detours")
+        self._task.start()
 
     async def close(self) -> None:
         ends = list(self._ends.values())
@@ -155,10 +156,8 @@ class Detours:
             for task in late:
                 task.cancel()
         self._closing = True
-        while self._task is not None and not self._task.done():
-            # A client's own timeout can swallow it.
-            self._task.cancel()
-            await asyncio.wait({self._task}, timeout=CLOSE_S)
+        # A client's own timeout can swallow it: then the loop ends by itself.
+        await self._task.stop()
         await self._mail.close()
 
     def connect(self, to: str, protocol: asyncio.Protocol) -> None:

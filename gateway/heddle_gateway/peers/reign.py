@@ -20,9 +20,11 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final, Protocol
 
-from heddle_gateway.peers.address import Address, Lease
+from heddle_gateway.peers.address import Address
 from heddle_gateway.peers.frames import Frame
 from heddle_gateway.peers.link import Link, LinkTuning
+from heddle_gateway.supervision import Background
+from heddle_gateway.telemetry.live_mirror import Lease
 
 log = logging.getLogger(__name__)
 
@@ -143,7 +145,7 @@ class Reign:
         self._decided = asyncio.Event()
         self._wake = asyncio.Event()
         self._closing = False
-        self._task: asyncio.Task[None] | None = None
+        self._task = Background("reign", self._run)
         self._takeovers = 0
         self._sought_since = 0.0
         self._asked_last = True
@@ -184,19 +186,14 @@ class Reign:
         bound = self._server.sockets[0].getsockname()[1]
         self._address = Address(self._reached_as, bound, self._http, self._secret).written()
         self._detours.start()
-        self._task = asyncio.create_task(self._run(), name="reign")
+        self._task.start()
         await self._decided.wait()
 
     async def close(self) -> None:
         """Gives the lease back, so that another may take it at once."""
         self._closing = True
         self._wake.set()
-        if self._task is not None:
-            _, late = await asyncio.wait({self._task}, timeout=CLOSE_S)
-            if late:
-                self._task.cancel()
-                with suppress(asyncio.CancelledError):
-                    await self._task
+        await self._task.ended(CLOSE_S)
         if self.role in {Role.LEADER, Role.ALONE}:
             await self._mirror.close()
         if self._link is not None:

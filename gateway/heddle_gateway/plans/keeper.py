@@ -36,6 +36,7 @@ from heddle_contracts.planning import (
 
 from heddle_gateway.plans.book import PlanBook
 from heddle_gateway.plans.fitting import DoesNotFit, FittedShare, fit
+from heddle_gateway.supervision import Background
 from heddle_gateway.telemetry.planner_client import PlannerAway, PlannerClient, PlannerRefused
 
 log = logging.getLogger(__name__)
@@ -108,7 +109,7 @@ class PlanKeeper:
         self._serial = 0
         self._wanted: PlanReason | None = None
         self._wake = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._task = Background("plan-keeper", self._run)
         self._made = self._failed = self._activated = self._expired = 0
         self.book = PlanBook()
 
@@ -242,12 +243,10 @@ class PlanKeeper:
     # ---------------------------------------------------------------- the task
 
     def start(self) -> None:
-        self._task = asyncio.create_task(self._run(), name="plan-keeper")
+        self._task.start()
 
     async def close(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait({self._task})
+        await self._task.stop()
 
     async def _run(self) -> None:
         last_round = time.monotonic() - self._period_s + LEAST_PAUSE_S

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Final
 from heddle_contracts.predictions import Forecast, NewTrajectory, TrajectoryOver
 from pydantic_core import to_json
 
+from heddle_gateway.supervision import Background
 from heddle_gateway.telemetry.planner_client import PlannerAway, PlannerClient
 
 log = logging.getLogger(__name__)
@@ -54,7 +55,7 @@ class PlannerFeed:
         self._queue: deque[Any] = deque()
         self._some = asyncio.Event()
         self._newest: OrderedDict[tuple[str, str], int] = OrderedDict()
-        self._task: asyncio.Task[None] | None = None
+        self._task = Background("planner-feed", self._run)
         self.sent = self.dropped = self.applied = self.late = self.refused = 0
         self.model: str | None = None
 
@@ -94,12 +95,10 @@ class PlannerFeed:
     # ---------------------------------------------------------------- lifetime
 
     def start(self) -> None:
-        self._task = asyncio.create_task(self._run(), name="planner-feed")
+        self._task.start()
 
     async def close(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait({self._task})
+        await self._task.stop()
 
     # ---------------------------------------------------------------- the task
 

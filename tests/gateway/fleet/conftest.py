@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import uvicorn
 from heddle_gateway.fleet import Fleet, FleetTuning, WorkerFacts
-from heddle_gateway.fleet.supervision import Backoff
+from heddle_gateway.supervision import Backoff
 
 PATIENCE_S = 10.0
 """Bound on every wait of these tests; none takes near as long."""
