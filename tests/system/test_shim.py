@@ -73,14 +73,20 @@ async def test_an_engine_that_ends_is_dead_to_the_shim_and_comes_back_as_another
         async def is_in(state: str) -> bool:
             return bool((await shim.get("/shim/v1/health")).json()["engine"] == state)
 
+        async def reports_another_life_than(life: str) -> bool:
+            """What it last told of the engine; 503 before that, also of an engine that is ready."""
+            report = await shim.get("/shim/v1/report")
+            return report.is_success and bool(report.json()["instance"] != life)
+
         await until(lambda: is_in("ready"), "the engine ready")
+        await until(lambda: reports_another_life_than(""), "the first report")
         life = (await shim.get("/shim/v1/report")).json()["instance"]
         await engine.kill()
         await until(lambda: is_in("dead"), "the engine dead")
         assert (await shim.get("/shim/v1/health")).status_code == 503
         await engine.start()
         await until(lambda: is_in("ready"), "the engine ready again")
-        assert (await shim.get("/shim/v1/report")).json()["instance"] != life
+        await until(lambda: reports_another_life_than(life), "a report of another life")
 
 
 async def test_with_a_key_only_who_knows_it_may_act(parts: Any) -> None:
