@@ -4,6 +4,7 @@ SQLite runs in WAL mode: readers of the admin API never wait for the writer. One
 holds the lock (a backup, a shell) delays writes and nothing else.
 """
 
+import asyncio
 import hashlib
 import sqlite3
 from collections.abc import AsyncIterator
@@ -18,6 +19,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 # How long SQLite itself waits for another process's lock; the writer's back-off waits beyond it.
 SQLITE_BUSY_MS = 2_000
 SQLITE_CHANGES = 20
+# A network that drops packets breaks no connection: a person gets an error instead of waiting for TCP.
+READ_TIMEOUT_S = 60.0
 BEGIN = "heddle_begin"
 """Execution option: the statement that begins a transaction on SQLite."""
 
@@ -136,10 +139,14 @@ def open_engine(location: str) -> AsyncEngine:
 
 @asynccontextmanager
 async def reading(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
-    """A connection to read by. What goes wrong meanwhile is a StoreError."""
+    """A connection to read by. What goes wrong meanwhile is a StoreError, also that it takes too long."""
+    limit_s = READ_TIMEOUT_S if engine.dialect.name == "postgresql" else None
     try:
-        async with engine.connect() as connection:
+        async with asyncio.timeout(limit_s) as limit, engine.connect() as connection:
             yield connection
+    except TimeoutError as fault:
+        why = f"it took more than {READ_TIMEOUT_S:g} s" if limit.expired() else one_line(fault)
+        raise StoreError(f"the history database cannot be read: {why}") from fault
     except STORE_FAULTS as fault:
         raise StoreError(f"the history database cannot be read: {one_line(fault)}") from fault
 

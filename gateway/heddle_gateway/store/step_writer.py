@@ -35,6 +35,8 @@ Rows = tuple[Executable, list[dict[str, Any]]]
 
 # The layout of the rows this build writes, not something a step knows.
 SCHEMA_VERSION: int = StepRecord.model_fields["schema_version"].default
+PATIENCE_S = 60.0
+MOST_PATIENCE = 16
 # Made before the event loop gets its turn: about a millisecond.
 ROWS_A_TURN = 256
 FIELDS = tuple(name for name in StepRecord.model_fields if name != "schema_version")
@@ -99,11 +101,18 @@ def _end_row(end: EndedTrajectory) -> dict[str, Any]:
 class StepWriter:
     """The write side of history. Safe to use from one task; reads go on beside it.
 
-    ``namespace``: whose plans these are.
+    ``namespace``: whose plans these are. ``patience_s``: how long a server may take over a batch. One
+    behind a network that drops packets is noticed by nothing else until TCP gives up, after a quarter of an
+    hour; one that is slow gets twice the time with each try, up to `MOST_PATIENCE` times.
     """
 
-    def __init__(self, engine: AsyncEngine, namespace: str = "default") -> None:
+    def __init__(
+        self, engine: AsyncEngine, namespace: str = "default", patience_s: float = PATIENCE_S
+    ) -> None:
         self._engine = engine
+        # SQLite waits for nobody but the disk, in a thread that cannot be cancelled.
+        self._patience_s = patience_s if engine.dialect.name == "postgresql" else None
+        self._more_patience = 1
         self._namespace = namespace
         self._has_schema = False
         self._insert = many_new_rows(steps, engine)
@@ -149,12 +158,12 @@ class StepWriter:
         try:
             await self._make_schema()
             try:
-                await self._write(ended_steps, self._rows(others), segment, settled)
+                await self._write_in_time(ended_steps, self._rows(others), segment, settled)
             except STORE_FAULTS as fault:
                 if not is_refusal(fault):
                     raise
                 good_steps = [mended(step, FIELDS) for step in ended_steps]
-                await self._write(good_steps, _mended_rows(self._rows(others)), segment, settled)
+                await self._write_in_time(good_steps, _mended_rows(self._rows(others)), segment, settled)
         except (*STORE_FAULTS, StoreError) as fault:
             self.last_error = one_line(fault)
             return "refused" if is_refusal(fault) else "unavailable"
@@ -165,6 +174,20 @@ class StepWriter:
         if not self._has_schema:
             await upgrade(self._engine)
             self._has_schema = True
+
+    async def _write_in_time(
+        self, ended_steps: Sequence[Any], others: Sequence[Rows], segment: str | None, settled: Sequence[str]
+    ) -> None:
+        patience_s = None if self._patience_s is None else self._patience_s * self._more_patience
+        try:
+            async with asyncio.timeout(patience_s) as limit:
+                await self._write(ended_steps, others, segment, settled)
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            self._more_patience = min(2 * self._more_patience, MOST_PATIENCE)
+            raise TimeoutError(f"the database took more than {patience_s:g} s over a batch") from error
+        self._more_patience = 1
 
     async def _write(
         self, ended_steps: Sequence[Any], others: Sequence[Rows], segment: str | None, settled: Sequence[str]
