@@ -95,7 +95,9 @@ class Forecaster(Protocol):
 
 
 class Observed:
-    """``predictor`` may be exchanged at any time. ``on_finished`` hears of each trajectory that is over."""
+    """``predictor`` may be exchanged at any time. ``on_finished`` hears of each trajectory that is over, when
+    `teach` is called.
+    """
 
     def __init__(
         self, predictor: Forecaster, on_finished: Callable[[Trajectory], None] = lambda finished: None
@@ -106,6 +108,7 @@ class Observed:
         # Taken for over because the gateway does not count them as active any more; they may come back.
         self._resting: OrderedDict[Key, _Running] = OrderedDict()
         self._siblings = FinishedSiblings()
+        self._lessons: deque[Trajectory] = deque()
         self._past: deque[Script] = deque(maxlen=MOST_PAST)
         self.gaps = GapPredictor()
         self.error = RunningError()
@@ -140,6 +143,7 @@ class Observed:
 
     def take(self, batch: StepBatch) -> list[Forecast]:
         """Learns of a batch; forecasts for the trajectories in it that go on."""
+        self.teach()
         told: dict[Key, int | None] = {}
         for new in batch.new:
             if self._meet(new):
@@ -153,6 +157,13 @@ class Observed:
             if self._resting.pop(key, None) is None:
                 self._finish(key)
         return self._forecasts(told)
+
+    def teach(self) -> None:
+        """Hands on what has finished since the last call. A lesson takes as long as tens of forecasts, which
+        are answered first.
+        """
+        while self._lessons:
+            self._on_finished(self._lessons.popleft())
 
     def rest_but(self, active: Set[Key]) -> None:
         """Takes for over what has ended a step and is not among ``active``: with most agents nobody says when
@@ -216,7 +227,7 @@ class Observed:
             if done > before:
                 self.error.add(mean, done - before)
         self._past.append(self._script_of(running))
-        self._on_finished(
+        self._lessons.append(
             Trajectory(running.origin, tuple(running.steps), finished=True, started_at=running.started_at)
         )
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Depends, FastAPI, Header, HTTPException, Response
+from fastapi import APIRouter, BackgroundTasks, Depends, FastAPI, Header, HTTPException, Response
 from fastapi.responses import JSONResponse
 from heddle_contracts.planning import Plan, PlanCompute, PlanningRequest
 from heddle_contracts.predictions import ForecastBatch, StepBatch
@@ -95,10 +95,15 @@ def create_app(
             if not secrets.compare_digest(sent.encode(), settings.key.encode()):
                 raise HTTPException(HTTPStatus.UNAUTHORIZED, "the planner's key is missing or wrong")
 
+    async def teach() -> None:
+        """In the event loop, where the predictor is asked; its answer is on its way."""
+        observed.teach()
+
     router = APIRouter(prefix="/planner/v1", dependencies=[Depends(let_in)])
 
     @router.post("/steps", summary="Steps that ended, forecasts of what goes on")
-    async def take_steps(batch: StepBatch) -> ForecastBatch:
+    async def take_steps(batch: StepBatch, after: BackgroundTasks) -> ForecastBatch:
+        after.add_task(teach)
         forecasts = observed.take(batch)
         replan = None
         if observed.error.has_jumped:
@@ -107,8 +112,9 @@ def create_app(
         return ForecastBatch(forecasts=tuple(forecasts), model=observed.model, replan=replan)
 
     @router.post("/plans", summary="A plan for live trajectories or given lengths", response_model=Plan)
-    async def make_plan(request: PlanningRequest) -> Any:
+    async def make_plan(request: PlanningRequest, after: BackgroundTasks) -> Any:
         nonlocal made
+        after.add_task(teach)
         try:
             if request.asked.lengths is not None:
                 plan = await asyncio.to_thread(_given, request, settings)

@@ -89,9 +89,14 @@ def test_finished_trajectories_become_scripts_and_lessons(model: CountsDown, rec
     assert [turn.output for turn in script.turns] == [100, 100, 100]
     assert [turn.input for turn in script.turns] == [0, 50, 50]
     assert [turn.tool_seconds for turn in script.turns] == [5.0, 5.0, 0.0]
+    assert len(observed) == 0
+    assert lessons == [], "forecasts do not wait for lessons"
+    observed.teach()
     (lesson,) = lessons
     assert (lesson.output_tokens, lesson.finished) == (300, True)
-    assert len(observed) == 0
+    observed.take(StepBatch(steps=(record(0, trajectory="u"),), over=(over("u"),)))
+    observed.take(StepBatch())
+    assert [one.origin.trajectory_id for one in lessons] == ["t", "u"], "nor does a lesson wait for ever"
 
 
 def test_a_finished_sibling_is_seen_by_the_others_of_its_prompt(

@@ -13,8 +13,12 @@ from typing import Any
 import httpx
 import pytest
 from heddle_contracts.planning import ActiveTrajectory, Plan, PlanWorker
-from heddle_contracts.predictions import ForecastBatch, StepBatch
+from heddle_contracts.predictions import ForecastBatch, StepBatch, TrajectoryOver
 from heddle_contracts.steps import StepRecord
+from heddle_planner.observed import Observed
+from heddle_planner.predictor.history import History
+from heddle_planner.predictor.observations import Trajectory
+from heddle_planner.service import ServiceSettings, create_app
 
 WAIT_S = 60.0
 COMMAND = "from heddle_planner.planner_cli import app; app()"
@@ -54,6 +58,19 @@ def test_steps_are_answered_with_forecasts(planner: httpx.Client, record: Callab
     assert said.model in ("history", "boosting")
     stats = planner.get("/planner/v1/stats").json()
     assert stats["steps_seen"] == 2
+
+
+async def test_who_is_over_is_learned_from_when_the_answer_is_out(record: Callable[..., StepRecord]) -> None:
+    lessons: list[Trajectory] = []
+    app = create_app(Observed(History(), lessons.append), ServiceSettings())
+    over = TrajectoryOver(tenant="", trajectory_id="t", finished=True, at=0.0)
+    batch = StepBatch(steps=(record(0), record(0, trajectory="u")), over=(over,))
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://planner") as client:
+        answer = await client.post("/planner/v1/steps", json=batch.model_dump(mode="json"))
+    said = ForecastBatch.model_validate_json(answer.raise_for_status().content)
+    assert [one.trajectory_id for one in said.forecasts] == ["u"]
+    assert [one.origin.trajectory_id for one in lessons] == ["t"]
 
 
 def test_live_trajectories_are_planned_on_live_workers(
