@@ -11,8 +11,8 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from itertools import count
+from collections.abc import Callable, Iterator
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +20,12 @@ import numpy as np
 from heddle_contracts.predictions import StepBatch, TrajectoryOver
 from heddle_contracts.steps import Outcome, StepRecord
 from heddle_planner.observed import Observed
+from heddle_planner.planner_cli import collect_rarely
 from heddle_planner.predictor import models
 from heddle_planner.predictor.bootstrap import leads
 from heddle_planner.predictor.cli import table
 from heddle_planner.predictor.evaluate import Held, evaluate, report
-from heddle_planner.predictor.features import Progress
+from heddle_planner.predictor.features import Progress, StepFeatures
 from heddle_planner.predictor.records import RecordedSet, is_text_file, load_set
 from heddle_planner.simulate.cli import app as simulate_app
 from typer.testing import CliRunner
@@ -90,30 +91,29 @@ def batch_times(trained: models.TrainedModel, recorded: RecordedSet) -> str:
         running.append(progress)
     moments = [example.features for example in models.examples_of([recorded])]
     observed = Observed(trained.predictor)
-    batches = iter(list(batches_of(recorded, WARM_UP + TURNS)))
-    for _ in range(WARM_UP):
-        observed.take(next(batches))
+    batches = batches_of(recorded)
+    for batch in islice(batches, WARM_UP):
+        observed.take(batch)
+    collect_rarely()
 
-    def drawn() -> None:
-        batch = [moments[row] for row in draw.integers(0, len(moments), BATCH).tolist()]
-        trained.predictor.predict(batch)
+    def drawn() -> list[StepFeatures]:
+        return [moments[row] for row in draw.integers(0, len(moments), BATCH).tolist()]
 
-    def made() -> None:
+    def made(running: list[Progress]) -> None:
         trained.predictor.predict([progress.features() for progress in running])
 
-    def taken() -> None:
-        observed.take(next(batches))
-
+    kinds: tuple[tuple[str, Callable[[], Any], Callable[[Any], object]], ...] = (
+        ("predictions", drawn, trained.predictor.predict),
+        ("features and predictions", lambda: running, made),
+        ("records to forecasts", lambda: next(batches), observed.take),
+    )
     lines = []
-    for title, work in (
-        ("predictions", drawn),
-        ("features and predictions", made),
-        ("records to forecasts", taken),
-    ):
+    for title, prepare, work in kinds:
         seconds = []
         for _ in range(TURNS):
+            given = prepare()
             began, on_clock = time.thread_time(), time.perf_counter()
-            work()
+            work(given)
             seconds.append((time.thread_time() - began, time.perf_counter() - on_clock))
         (cpu, clock), (late_cpu, late_clock) = np.quantile(seconds, [0.5, 0.99], axis=0) * 1e3
         lines.append(
@@ -123,13 +123,13 @@ def batch_times(trained: models.TrainedModel, recorded: RecordedSet) -> str:
     return "".join(lines) + f"    load of the machine: {os.getloadavg()[0]:.1f}, {os.cpu_count()} cores\n"
 
 
-def batches_of(recorded: RecordedSet, turns: int) -> Iterator[StepBatch]:
+def batches_of(recorded: RecordedSet) -> Iterator[StepBatch]:
     """What a gateway tells of `BATCH` agents that each end a step at a time; who is done begins another
     recorded trajectory, as a sample of the same group.
     """
     agents = [agent(recorded, number) for number in range(BATCH)]
     over: list[TrajectoryOver] = []
-    for _ in range(turns):
+    while True:
         told = [next(one) for one in agents]
         ended = [one for one in told if isinstance(one, TrajectoryOver)]
         steps = [one if isinstance(one, StepRecord) else next(agents[at]) for at, one in enumerate(told)]

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 KEY_VARIABLE: Final = "HEDDLE_PLANNER_KEY"
 CLOSE_S: Final = 5.0
 """How long the end waits for a refit under way."""
+GC_THRESHOLDS: Final = (20_000, 50, 50)
+"""As the gateway's."""
 
 app = typer.Typer(add_completion=False)
 
@@ -109,6 +111,15 @@ def _listen(host: str, port: int) -> socket.socket:
     return listening
 
 
+def collect_rarely() -> None:
+    """What was loaded so far is left to itself, and the rest is seldom looked at: steps leave no reference
+    cycles (a test holds that), and a full collection takes longer the more trajectories run.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)
+
+
 def _serve(application: object, listening: socket.socket) -> None:
     import uvicorn
 
@@ -117,9 +128,7 @@ def _serve(application: object, listening: socket.socket) -> None:
 
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets)
-            # What was imported stays for ever; no collection need look at it.
-            gc.collect()
-            gc.freeze()
+            collect_rarely()
             host, port = listening.getsockname()[:2]
             shown = f"[{host}]" if ":" in host else host
             sys.stdout.write(json.dumps({"ready": True, "planner": f"http://{shown}:{port}"}) + "\n")

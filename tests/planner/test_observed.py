@@ -1,5 +1,6 @@
 """What the planner keeps of step records, and what it says of them."""
 
+import gc
 import math
 from collections.abc import Callable, Sequence
 from typing import ClassVar
@@ -9,8 +10,10 @@ import pytest
 from heddle_contracts.predictions import NewTrajectory, StepBatch, TrajectoryOver
 from heddle_contracts.steps import Outcome, StepRecord
 from heddle_planner.observed import Observed, RunningError
+from heddle_planner.predictor import models
 from heddle_planner.predictor.features import StepFeatures
 from heddle_planner.predictor.observations import Trajectory
+from heddle_planner.predictor.online import OnlinePredictor
 from heddle_planner.predictor.protocol import Prediction, lognormal
 
 Record = Callable[..., StepRecord]
@@ -161,3 +164,24 @@ def test_running_trajectories_stand_in_while_few_have_finished(observed: Observe
     observed.take(StepBatch(steps=(record(0), record(1), record(0, trajectory="u"))))
     assert observed.finished == 0
     assert sorted(len(script.turns) for script in observed.past) == [1, 2]
+
+
+def test_steps_forecasts_and_endings_leave_nothing_to_the_collector(record: Record) -> None:
+    learner = OnlinePredictor(models.load().predictor)
+    observed = Observed(learner, learner.learn)
+
+    def live(name: str) -> None:
+        for step in range(4):
+            observed.take(StepBatch(steps=(record(step, trajectory=name, group_id="g"),)))
+        observed.take(StepBatch(over=(over(name),)))
+        observed.teach()
+
+    live("first")
+    gc.collect()
+    gc.disable()
+    try:
+        for number in range(20):
+            live(f"t{number}")
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
