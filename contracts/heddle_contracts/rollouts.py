@@ -85,7 +85,10 @@ class Rollout(_Contract):
     name: str | None = None
     policy_version: str | None = None
     model: str | None = None
-    state: Literal["announced", "running", "finished"]
+    state: Literal["announced", "running", "finished"] = Field(
+        description="finished: all are over; one of which nobody says so once its last step ended "
+        "dormant_after_ms (of the policy) ago."
+    )
     created_at: float
     started_at: float | None = Field(default=None, description="Arrival of the first step.")
     ended_at: float | None = Field(default=None, description="End of the last step, once all are over.")
@@ -124,7 +127,8 @@ class RolloutTrajectory(_Contract):
     group_id: str
     sample: int
     state: Literal["waiting", "running", "over"] = Field(
-        description="waiting: no step of it has come; over: it ended, or was forgotten."
+        description="waiting: no step of it has come; over: it ended, was forgotten, or its last step ended "
+        "dormant_after_ms (of the policy) ago."
     )
     steps: int = Field(description="Ended steps.")
     output_tokens: int

@@ -1,16 +1,16 @@
 """Batches that were announced: who belongs to them and how far they are.
 
 Invariants: a member counts as waiting, running or finished by what the core and its step records say now;
-nothing is counted beside that. The number of rollouts and of their members is bounded, finished ones go
-first. What has changed is told once to who keeps a copy (`take_changes`).
+nothing is counted beside that. The number of rollouts and of their members is bounded: finished ones go for
+new ones, oldest first, and while none has finished no other is taken. What has changed is told once to who
+keeps a copy (`take_changes`).
 """
 
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final, Literal, Protocol
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, Protocol
 
 from heddle_contracts.live_state import MemberProgress, MemberState, RolloutState
 from heddle_contracts.rollouts import (
@@ -21,18 +21,25 @@ from heddle_contracts.rollouts import (
     RolloutMember,
     RolloutTrajectories,
     RolloutTrajectory,
-    Straggler,
+)
+
+from heddle_gateway.plans.rollout_progress import (
+    Batch,
+    Known,
+    Live,
+    Member,
+    is_over,
+    remaining_of,
+    rollout_of,
+    state_of,
 )
 
 MOST_ROLLOUTS: Final = 64
-STRAGGLERS: Final = 5
+MOST_MEMBERS: Final = 4 * MAX_TRAJECTORIES
 GIVEN_SIGMA: Final = 0.5
 """Spread of the logarithm around a length that the caller gives: samples of one prompt differ by about
 that.
 """
-
-Row = tuple[int, int, float | None, int, int, int | None]
-"""Of an active trajectory: handle, remaining, sigma, context, generated, home."""
 
 
 class RolloutRefused(Exception):
@@ -43,13 +50,8 @@ class RolloutRefused(Exception):
         self.field = field
 
 
-class Live(Protocol):
-    """A live trajectory (live.directory.LiveTrajectory)."""
-
-    @property
-    def handle(self) -> int: ...
-    @property
-    def has_arrived(self) -> bool: ...
+class RolloutsFull(Exception):
+    """As many are kept as can be, and none of them has finished."""
 
 
 class EndedStep(Protocol):
@@ -65,56 +67,12 @@ class EndedStep(Protocol):
     def ended_at(self) -> float: ...
 
 
-@dataclass(slots=True)
-class _Member:
-    """``live``: its entry in the directory; None where it was over before this process knew of it."""
-
-    who: RolloutMember
-    sigma: float
-    live: Any
-    rollout: str
-    number: int
-    steps: int = 0
-    output_tokens: int = 0
-    first_at: float | None = None
-    last_at: float | None = None
-    over: bool = False
-
-    @property
-    def progress(self) -> MemberProgress:
-        return MemberProgress(
-            steps=self.steps,
-            output_tokens=self.output_tokens,
-            first_at=self.first_at,
-            last_at=self.last_at,
-            over=self.over,
-        )
-
-
-@dataclass(slots=True)
-class _Batch:
-    id: str
-    asked: RolloutCreate
-    created_at: float
-    members: list[_Member] = field(default_factory=list)
-    plan_version: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Known:
-    """What the core knows of all active trajectories, asked once: rows by handle, names of workers."""
-
-    rows: Mapping[int, Row]
-    worker_name: Callable[[int], str | None]
-    phase: Callable[[Any], str]
-
-
 class RolloutBook:
     """``announce`` makes a live entry of a member: (member, model, rollout id, mean, sigma)."""
 
     def __init__(self) -> None:
-        self._batches: OrderedDict[str, _Batch] = OrderedDict()
-        self._members: dict[str, _Member] = {}
+        self._batches: OrderedDict[str, Batch] = OrderedDict()
+        self._members: dict[str, Member] = {}
         # Numbers of the members that went on; None where all of a rollout is new.
         self._changed: dict[str, set[int] | None] = {}
         self._gone: set[str] = set()
@@ -126,9 +84,11 @@ class RolloutBook:
     def __contains__(self, rollout: str) -> bool:
         return rollout in self._batches
 
-    def draft(self, asked: RolloutCreate, *, room: int) -> tuple[str, list[RolloutMember], list[int]]:
-        """Ids for a batch: (rollout id, members, prompt tokens of each). Nothing is kept yet. Raises
-        RolloutRefused.
+    def draft(
+        self, asked: RolloutCreate, *, room: int, known: Known
+    ) -> tuple[str, list[RolloutMember], list[int]]:
+        """Ids for a batch: (rollout id, members, prompt tokens of each). Nothing is kept yet, but finished
+        ones may make room. Raises RolloutRefused, RolloutsFull.
         """
         given = [name for name in ("prompts", "lengths") if getattr(asked, name) is not None]
         if len(given) != 1:
@@ -140,6 +100,7 @@ class RolloutBook:
         names = [prompt.id for prompt in asked.prompts or () if prompt.id is not None]
         if len(set(names)) < len(names):
             raise RolloutRefused("prompts", "prompts: two of them have the same id")
+        self._make_room(count, known)
         rollout = f"ro-{secrets.token_hex(8)}"
         members, tokens = [], []
         for index in range(count // asked.group_size):
@@ -162,9 +123,9 @@ class RolloutBook:
         self, rollout: str, asked: RolloutCreate, members: Sequence[tuple[RolloutMember, float, Live]]
     ) -> None:
         """Keeps a batch whose members are live entries now; with each the spread of its length."""
-        batch = _Batch(rollout, asked, time.time())
+        batch = Batch(rollout, asked, time.time())
         batch.members = [
-            _Member(who, sigma, live, rollout, number) for number, (who, sigma, live) in enumerate(members)
+            Member(who, sigma, live, rollout, number) for number, (who, sigma, live) in enumerate(members)
         ]
         self._file(batch)
         self._changed[rollout] = None
@@ -235,12 +196,12 @@ class RolloutBook:
     def restore(self, state: RolloutState, lives: Sequence[Live | None]) -> None:
         """A rollout of another process goes on here. ``lives``: the entry of each member that is not over."""
         asked = RolloutCreate(name=state.name, policy_version=state.policy_version, model=state.model)
-        batch = _Batch(state.id, asked, state.created_at, plan_version=state.plan_version)
+        batch = Batch(state.id, asked, state.created_at, plan_version=state.plan_version)
         for number, (member, progress, live) in enumerate(
             zip(state.members, state.progress, lives, strict=True)
         ):
             batch.members.append(
-                _Member(
+                Member(
                     member.who,
                     member.sigma,
                     live,
@@ -271,12 +232,12 @@ class RolloutBook:
     def created(self, rollout: str, known: Known) -> RolloutCreated:
         batch = self._batches[rollout]
         return RolloutCreated(
-            rollout=self._view(batch, known), trajectories=tuple(member.who for member in batch.members)
+            rollout=rollout_of(batch, known), trajectories=tuple(member.who for member in batch.members)
         )
 
     def view(self, rollout: str, known: Known) -> Rollout | None:
         batch = self._batches.get(rollout)
-        return None if batch is None else self._view(batch, known)
+        return None if batch is None else rollout_of(batch, known)
 
     def trajectories(self, rollout: str, known: Known) -> RolloutTrajectories | None:
         batch = self._batches.get(rollout)
@@ -284,7 +245,7 @@ class RolloutBook:
             return None
         items = []
         for member in batch.members:
-            state = self._state(member, known)
+            state = state_of(member, known)
             items.append(
                 RolloutTrajectory(
                     trajectory_id=member.who.trajectory_id,
@@ -293,24 +254,33 @@ class RolloutBook:
                     state=state,
                     steps=member.steps,
                     output_tokens=member.output_tokens,
-                    predicted_remaining=0.0 if state == "over" else self._remaining(member, known),
+                    predicted_remaining=0.0 if state == "over" else remaining_of(member, known),
                 )
             )
         return RolloutTrajectories(items=tuple(items))
 
     def newest_first(self, known: Known) -> list[Rollout]:
-        return [self._view(batch, known) for batch in reversed(self._batches.values())]
+        return [rollout_of(batch, known) for batch in reversed(self._batches.values())]
 
     # ---------------------------------------------------------------- inside
 
-    def _file(self, batch: _Batch) -> None:
+    def _file(self, batch: Batch) -> None:
         for member in batch.members:
             self._members[member.who.trajectory_id] = member
         self._batches[batch.id] = batch
-        while len(self._batches) > MOST_ROLLOUTS or len(self._members) > 4 * MAX_TRAJECTORIES:
+        # More than there was room for only where several came, or were taken up, at the same time.
+        while len(self._batches) > MOST_ROLLOUTS or len(self._members) > MOST_MEMBERS:
             self._forget(next(iter(self._batches)))
 
-    def _note(self, member: _Member) -> None:
+    def _make_room(self, members: int, known: Known) -> None:
+        """For one more rollout of so many members. Raises RolloutsFull."""
+        while len(self._batches) >= MOST_ROLLOUTS or len(self._members) + members > MOST_MEMBERS:
+            finished = next((one.id for one in self._batches.values() if is_over(one, known)), None)
+            if finished is None:
+                raise RolloutsFull(f"{len(self._batches)} rollouts are kept and none of them has finished")
+            self._forget(finished)
+
+    def _note(self, member: Member) -> None:
         numbers = self._changed.setdefault(member.rollout, set())
         if numbers is not None:
             numbers.add(member.number)
@@ -321,83 +291,3 @@ class RolloutBook:
         self._gone.add(rollout)
         for member in self._batches.pop(rollout).members:
             self._members.pop(member.who.trajectory_id, None)
-
-    def _view(self, batch: _Batch, known: Known) -> Rollout:
-        waiting = [one for one in batch.members if self._state(one, known) == "waiting"]
-        running = [one for one in batch.members if self._state(one, known) == "running"]
-        finished = len(batch.members) - len(waiting) - len(running)
-        begun = [one.first_at for one in batch.members if one.first_at is not None]
-        last = [one.last_at for one in batch.members if one.last_at is not None]
-        started_at = min(begun, default=None)
-        is_over = not running and not waiting
-        ended_at = max(last, default=None) if is_over else None
-        now = time.time()
-        remaining = {one.who.trajectory_id: self._remaining(one, known) for one in (*running, *waiting)}
-        slowest = sorted(running, key=lambda one: -remaining[one.who.trajectory_id])
-        return Rollout(
-            id=batch.id,
-            name=batch.asked.name,
-            policy_version=batch.asked.policy_version,
-            model=batch.asked.model,
-            state="finished" if is_over else "announced" if started_at is None and not running else "running",
-            created_at=batch.created_at,
-            started_at=started_at,
-            ended_at=ended_at,
-            trajectories=len(batch.members),
-            waiting=len(waiting),
-            running=len(running),
-            finished=finished,
-            steps=sum(one.steps for one in batch.members),
-            output_tokens=sum(one.output_tokens for one in batch.members),
-            predicted_remaining=sum(remaining.values()),
-            makespan_so_far_s=None if started_at is None else (ended_at or now) - started_at,
-            expected_end_at=ended_at if is_over else _expected_end(batch.members, remaining, now),
-            stragglers=tuple(
-                Straggler(
-                    trajectory_id=one.who.trajectory_id,
-                    predicted_remaining=remaining[one.who.trajectory_id],
-                    steps=one.steps,
-                    worker=self._home(one, known),
-                    phase=known.phase(one.live),
-                )
-                for one in slowest[:STRAGGLERS]
-            ),
-            plan_version=batch.plan_version,
-        )
-
-    def _state(self, member: _Member, known: Known) -> Literal["waiting", "running", "over"]:
-        if member.over:
-            return "over"
-        if not member.live.has_arrived and not member.steps:
-            return "waiting"
-        return "running" if member.live.handle in known.rows else "over"
-
-    def _remaining(self, member: _Member, known: Known) -> float:
-        row = known.rows.get(member.live.handle) if member.live is not None else None
-        return float(row[1]) if row is not None else float(member.who.predicted or 0.0)
-
-    def _home(self, member: _Member, known: Known) -> str | None:
-        row = known.rows.get(member.live.handle)
-        return known.worker_name(row[5]) if row is not None and row[5] is not None else None
-
-
-def _expected_end(members: Sequence[_Member], remaining: Mapping[str, float], now: float) -> float | None:
-    """When the slowest is expected to end, if each goes on at its own pace so far, tools and queues included;
-    those that have no pace yet go at the mean one. None before the first step has ended.
-    """
-    seconds = {
-        one.who.trajectory_id: one.last_at - one.first_at
-        for one in members
-        if one.first_at is not None and one.last_at is not None and one.output_tokens
-    }
-    tokens = sum(one.output_tokens for one in members if one.who.trajectory_id in seconds)
-    if not tokens:
-        return None
-    usual = sum(seconds.values()) / tokens
-    left = [
-        remaining[one.who.trajectory_id]
-        * (seconds[one.who.trajectory_id] / one.output_tokens if one.who.trajectory_id in seconds else usual)
-        for one in members
-        if one.who.trajectory_id in remaining
-    ]
-    return now + max(left, default=0.0)

@@ -21,7 +21,8 @@ from heddle_contracts.rollouts import (
 from heddle_gateway.live.driver import Driver
 from heddle_gateway.plans.fitting import DoesNotFit
 from heddle_gateway.plans.keeper import NoPlanner, PlanKeeper
-from heddle_gateway.plans.rollouts import GIVEN_SIGMA, Known, RolloutBook, RolloutRefused
+from heddle_gateway.plans.rollout_progress import Known
+from heddle_gateway.plans.rollouts import GIVEN_SIGMA, RolloutBook, RolloutRefused, RolloutsFull
 from heddle_gateway.routes.admin_problem import AdminProblem, ProblemRoute, problems
 from heddle_gateway.telemetry.planner_client import PlannerRefused
 
@@ -65,7 +66,10 @@ def rollouts_router(deps: RolloutDeps) -> APIRouter:
     missing = problems(status_404="No such rollout.")
 
     @router.post(
-        "", summary="Announce a batch of trajectories before they start", status_code=HTTPStatus.CREATED
+        "",
+        summary="Announce a batch of trajectories before they start",
+        status_code=HTTPStatus.CREATED,
+        responses=problems(status_409="As many rollouts are kept as can be, and none has finished."),
     )
     async def create_rollout(asked: RolloutCreate) -> RolloutCreated:
         """Each agent names its trajectory, in X-Heddle-Trajectory-Id or by /t/{id} in its base_url. All of
@@ -73,9 +77,15 @@ def rollouts_router(deps: RolloutDeps) -> APIRouter:
         """
         room = deps.max_trajectories - deps.driver.directory.total
         try:
-            rollout, members, tokens = deps.book.draft(asked, room=max(0, room))
+            rollout, members, tokens = deps.book.draft(asked, room=max(0, room), known=_known(deps))
         except RolloutRefused as error:
             raise AdminProblem(HTTPStatus.UNPROCESSABLE_ENTITY, str(error), field=error.field) from error
+        except RolloutsFull as error:
+            raise AdminProblem(
+                HTTPStatus.CONFLICT,
+                str(error),
+                fix="Say of those that are over: POST /admin/v1/rollouts/{id}/finish.",
+            ) from error
         estimates = await _estimates(deps, asked, members, tokens)
         kept = await _announce(deps, rollout, asked, members, estimates)
         deps.book.keep(rollout, asked, kept)
@@ -175,11 +185,9 @@ async def _plan(keeper: PlanKeeper) -> int | None:
 
 
 def _known(deps: RolloutDeps) -> Known:
-    def phase(live: Any) -> str:
-        view = deps.driver.trajectory_view(live)
-        return str(view["phase"]) if view is not None else "finished"
-
-    return Known({row[0]: row for row in deps.driver.active()}, deps.worker_name, phase)
+    driver = deps.driver
+    quiet_s = driver.policy()["dormant_after_ms"] / 1000.0
+    return Known({row[0]: row for row in driver.active()}, deps.worker_name, driver.trajectory_view, quiet_s)
 
 
 def _found(deps: RolloutDeps, rollout_id: str) -> Rollout:

@@ -7,6 +7,10 @@ import httpx
 import pytest
 from heddle_contracts.rollouts import Rollout, RolloutCreated
 from heddle_gateway.plans.keeper import NoPlanner
+from heddle_gateway.plans.rollouts import MOST_ROLLOUTS
+
+LEARNED_GAPS = 32
+"""After so many the core knows what gaps are usual (core/src/estimate.rs)."""
 
 
 async def announce(gateway: Any, **asked: Any) -> RolloutCreated:
@@ -180,6 +184,43 @@ async def test_many_batches_at_once_keep_the_books_balanced(gateway: Any) -> Non
     seen = [await look(gateway, one.rollout.id) for one in created]
     assert all((one.running, one.steps) == (2, 2) for one in seen)
     assert gateway.parts.driver.audit() == []
+
+
+async def test_a_member_in_a_longer_tool_gap_than_usual_still_runs(gateway: Any, until: Any) -> None:
+    created = await announce(gateway, lengths=[4_000], plan=False)
+    (member,) = created.trajectories
+    for _ in range(LEARNED_GAPS + 1):
+        await say(gateway, member.trajectory_id)
+    driver = gateway.parts.driver
+    await until(lambda: driver.stats()["trajectories_active"] == 0, "the core to rank it no more")
+    running = await look(gateway, created.rollout.id)
+    assert (running.state, running.running, running.finished) == ("running", 1, 0)
+    assert running.ended_at is None
+    assert (running.stragglers[0].trajectory_id, running.stragglers[0].phase) == (
+        member.trajectory_id,
+        "in_tool_gap",
+    )
+    assert [one["state"] for one in await members(gateway, created.rollout.id)] == ["running"]
+
+    driver.change_policy({"dormant_after_ms": 1})
+    over = await look(gateway, created.rollout.id)
+    assert (over.state, over.running, over.finished) == ("finished", 0, 1), "nobody said so; it has been long"
+    assert over.ended_at is not None
+
+
+async def test_finished_rollouts_make_room_and_running_ones_stay(gateway: Any) -> None:
+    first = (await announce(gateway, lengths=[100], plan=False)).rollout.id
+    second = (await announce(gateway, lengths=[100], plan=False)).rollout.id
+    for _ in range(MOST_ROLLOUTS - 2):
+        await announce(gateway, lengths=[100], plan=False)
+    refused = await gateway.client.post("/admin/v1/rollouts", json={"lengths": [100]})
+    assert refused.status_code == 409, refused.text
+    assert "/finish" in refused.json()["fix"]
+    assert gateway.parts.driver.directory.total == MOST_ROLLOUTS, "nothing of it was announced"
+    assert (await gateway.client.post(f"/admin/v1/rollouts/{second}/finish")).status_code == 200
+    await announce(gateway, lengths=[100], plan=False)
+    assert (await look(gateway, first)).state == "announced", "older, and not over"
+    assert (await gateway.client.get(f"/admin/v1/rollouts/{second}")).status_code == 404
 
 
 @pytest.mark.parametrize("during", ["plan", "saving"])

@@ -15,12 +15,14 @@ from heddle_core import scan_body
 from heddle_gateway.live.directory import Directory
 from heddle_gateway.live.driver import Driver
 from heddle_gateway.live.policy import new_core
+from heddle_gateway.plans.rollout_progress import Known
 from heddle_gateway.plans.rollouts import RolloutBook
 from heddle_gateway.shared_rollouts import SharedRollouts
 
 from tests.simulate.virtual_time import run_in_virtual_time
 
 WRITE_S = 0.05
+NOTHING = Known({}, lambda worker: None, lambda live: None, quiet_s=60.0)
 
 
 class Store:
@@ -68,7 +70,7 @@ class Parts:
 
     def announce(self, count: int = 1) -> str:
         asked = RolloutCreate(lengths=[100] * count)
-        rollout, members, _ = self.book.draft(asked, room=1000)
+        rollout, members, _ = self.book.draft(asked, room=1000, known=NOTHING)
         self.book.keep(rollout, asked, [(one, 0.5, self.live(rollout, one)) for one in members])
         return rollout
 
