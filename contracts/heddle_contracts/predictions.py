@@ -11,6 +11,10 @@ from heddle_contracts.steps import StepRecord
 
 MAX_BATCH = 1024
 """Steps in one call at most; what does not fit goes with the next."""
+ANNOUNCED_TENANT = "\0announced"
+"""Stands for the caller of a trajectory that was announced and has not come yet; no hash of a key is like
+it.
+"""
 
 
 class _Contract(BaseModel):
@@ -27,7 +31,7 @@ class TrajectoryOver(_Contract):
 
 
 class NewTrajectory(_Contract):
-    """A trajectory whose first step has come, or that was announced with a rollout."""
+    """A trajectory whose first step has come, or, of ANNOUNCED_TENANT, that was announced with a rollout."""
 
     tenant: str
     trajectory_id: str

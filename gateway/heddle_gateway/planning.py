@@ -12,10 +12,10 @@ from typing import Any, Final
 from fastapi import APIRouter
 from heddle_contracts.history import PlanRecord
 from heddle_contracts.planning import PlanReason
-from heddle_contracts.predictions import MAX_BATCH, NewTrajectory, StepBatch, TrajectoryOver
+from heddle_contracts.predictions import ANNOUNCED_TENANT, MAX_BATCH, NewTrajectory, StepBatch, TrajectoryOver
 from heddle_contracts.rollouts import RolloutMember
 
-from heddle_gateway.live.directory import ANNOUNCED_TENANT, LiveTrajectory
+from heddle_gateway.live.directory import LiveTrajectory
 from heddle_gateway.live.driver import Driver
 from heddle_gateway.plans.keeper import PlanKeeper
 from heddle_gateway.plans.rollouts import RolloutBook

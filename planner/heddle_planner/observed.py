@@ -3,17 +3,20 @@
 Fed by the gateway's step records; answers with forecasts. Everything is bounded: the trajectories heard of
 longest ago are forgotten first, finished ones are kept for the next plans up to a number.
 
-Invariants: a record that was seen before changes nothing; an error is counted once, when its trajectory is
-over, for the forecasts that were made of it; nothing here blocks or waits.
+Invariants: a record that was seen before changes nothing, not even of a trajectory that is over by now; an
+error is counted once, when its trajectory is over, for the forecasts that were made of it; what came back
+after it was taken for over is known once, as what it is now; nothing here blocks or waits.
 """
 
 import math
+import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import ClassVar, Final, Protocol
 
-from heddle_contracts.predictions import Forecast, NewTrajectory, StepBatch
+from heddle_contracts.predictions import ANNOUNCED_TENANT, Forecast, NewTrajectory, StepBatch
 from heddle_contracts.steps import Outcome, StepRecord
 
 from heddle_planner.predictor.features import Progress, StepFeatures
@@ -29,6 +32,13 @@ Key = tuple[str, str]
 
 MOST_RUNNING: Final = 50_000
 MOST_RESTING: Final = 10_000
+GAPS_OF_LATE: Final = 1_024
+ENOUGH_GAPS: Final = 64
+"""Tool gaps that tell how long one may be."""
+MOST_OVER: Final = 10_000
+"""Trajectories that are over whose last record is remembered: a batch that is sent again comes in seconds."""
+MOST_GROUPS: Final = 65_536
+"""Groups of which it is remembered who had them last."""
 MOST_PAST: Final = 512
 """Finished trajectories that plans are rehearsed with."""
 ENOUGH_PAST: Final = 16
@@ -44,16 +54,22 @@ JUMP: Final = 1.6
 
 @dataclass(slots=True)
 class _Running:
-    """One trajectory that is under way."""
+    """One trajectory that is under way. ``heard_at``: seconds of the planner's clock, when its last record
+    came; ``ended_at``: when that step ended, seconds of the Unix epoch.
+    """
 
     origin: Origin
     progress: Progress
     started_at: float
+    heard_at: float = 0.0
+    ended_at: float = 0.0
     last_step: int = -1
     context: int = 0
     steps: list[EndedStep] = field(default_factory=list)
     forecasts: list[tuple[int, float]] = field(default_factory=list)
     """(tokens done, mean said) at each forecast."""
+    taught: tuple[Sibling, Script] | None = None
+    """What it was taken for when it was taken for over."""
 
 
 class RunningError:
@@ -96,21 +112,33 @@ class Forecaster(Protocol):
 
 class Observed:
     """``predictor`` may be exchanged at any time. ``on_finished`` hears of each trajectory that is over, when
-    `teach` is called.
+    `teach` is called; of one that came back it hears again, with the same origin and start. ``clock``:
+    monotonic seconds.
     """
 
     def __init__(
-        self, predictor: Forecaster, on_finished: Callable[[Trajectory], None] = lambda finished: None
+        self,
+        predictor: Forecaster,
+        on_finished: Callable[[Trajectory], None] = lambda finished: None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.predictor = predictor
         self._on_finished = on_finished
+        self._clock = clock
         self._running: OrderedDict[Key, _Running] = OrderedDict()
-        # Taken for over because the gateway does not count them as active any more; they may come back.
+        # Taken for over because they are quiet and the gateway does not count them as active any more; they
+        # may come back.
         self._resting: OrderedDict[Key, _Running] = OrderedDict()
+        # Of those that are over: when the last step ended that was heard of.
+        self._over: OrderedDict[Key, float] = OrderedDict()
+        # By group: the tenant that finished one of it last; and of any group.
+        self._tenants: OrderedDict[str, str] = OrderedDict()
+        self._last_tenant: str | None = None
         self._siblings = FinishedSiblings()
         self._lessons: deque[Trajectory] = deque()
         self._past: deque[Script] = deque(maxlen=MOST_PAST)
         self.gaps = GapPredictor()
+        self._gaps_of_late: deque[float] = deque(maxlen=GAPS_OF_LATE)
         self.error = RunningError()
         self.steps_seen = 0
 
@@ -145,18 +173,24 @@ class Observed:
         """Learns of a batch; forecasts for the trajectories in it that go on."""
         self.teach()
         told: dict[Key, int | None] = {}
+        announced: dict[Key, _Running] = {}
         for new in batch.new:
-            if self._meet(new):
-                told[(new.tenant, new.trajectory_id)] = None
+            key = (new.tenant, new.trajectory_id)
+            if new.tenant == ANNOUNCED_TENANT:
+                # Nothing to keep: it comes with its caller's tenant.
+                origin = self._foreseen(new)
+                announced[key], told[key] = _Running(origin, Progress(origin), 0.0), None
+            elif self._meet(new):
+                told[key] = None
         for record in batch.steps:
             if self._observe(record):
                 told[(record.tenant, record.trajectory_id)] = record.step
         for over in batch.over:
-            told.pop((over.tenant, over.trajectory_id), None)
             key = (over.tenant, over.trajectory_id)
-            if self._resting.pop(key, None) is None:
-                self._finish(key)
-        return self._forecasts(told)
+            told.pop(key, None)
+            if (ended := self._resting.pop(key, None) or self._finish(key)) is not None:
+                self._keep_end(key, ended)
+        return self._forecasts([(key, announced.get(key) or self._running.get(key)) for key in told], told)
 
     def teach(self) -> None:
         """Hands on what has finished since the last call. A lesson takes as long as tens of forecasts, which
@@ -165,15 +199,24 @@ class Observed:
         while self._lessons:
             self._on_finished(self._lessons.popleft())
 
-    def rest_but(self, active: Set[Key]) -> None:
-        """Takes for over what has ended a step and is not among ``active``: with most agents nobody says when
-        they are done.
+    def rest_but(self, active: Set[Key], quiet_s: float) -> None:
+        """Takes for over what is not among ``active`` and of which nothing was heard for twice the longest
+        tool gap of late, at most for ``quiet_s``: with most agents nobody says when they are done. Without
+        the second condition those in a longer gap than usual would count as being as short as they are now.
         """
-        for key in [key for key, one in self._running.items() if one.steps and key not in active]:
-            self._resting[key] = self._running[key]
-            self._finish(key)
+        if len(self._gaps_of_late) >= ENOUGH_GAPS:
+            quiet_s = min(quiet_s, 2.0 * max(self._gaps_of_late))
+        heard_before = self._clock() - quiet_s
+        quiet = [
+            key
+            for key, one in self._running.items()
+            if one.steps and one.heard_at <= heard_before and key not in active
+        ]
+        for key in quiet:
+            if (running := self._finish(key)) is not None:
+                self._resting[key] = running
         while len(self._resting) > MOST_RESTING:
-            self._resting.popitem(last=False)
+            self._keep_end(*self._resting.popitem(last=False))
 
     # ---------------------------------------------------------------- inside
 
@@ -194,11 +237,13 @@ class Observed:
     def _observe(self, record: StepRecord) -> bool:
         """Whether the step says something: it was answered, and is newer than the last one."""
         key = (record.tenant, record.trajectory_id)
-        if (back := self._resting.pop(key, None)) is not None:
-            back.forecasts.clear()  # their errors are counted
-            self._running[key] = back
-        running = self._running.get(key)
-        if running is not None:
+        if record.ended_at <= self._over.get(key, -math.inf):
+            return False
+        rested = self._resting.get(key)
+        if rested is not None and record.step > rested.last_step:
+            self._come_back(key)
+        running = self._running.get(key, rested)
+        if key in self._running:
             self._running.move_to_end(key)
         if record.outcome is not Outcome.DONE or (running is not None and record.step <= running.last_step):
             return False
@@ -208,31 +253,74 @@ class Observed:
         step = step_of(record, running.context)
         if running.steps and record.gap_before_s is not None:
             self.gaps.learn(record.trajectory_id, _first_tool(running.steps[-1]), record.gap_before_s)
+            self._gaps_of_late.append(record.gap_before_s)
         running.progress.observe(step)
         if len(running.steps) < MOST_STEPS_KEPT:
             running.steps.append(step)
         running.last_step = record.step
+        running.heard_at, running.ended_at = self._clock(), record.ended_at
         running.context = record.prompt_tokens + record.output_tokens
         self.steps_seen += 1
         return True
 
-    def _finish(self, key: Key) -> None:
+    def _come_back(self, key: Key) -> None:
+        """It was not over: what it was taken for is not so."""
+        back = self._running[key] = self._resting.pop(key)
+        back.forecasts.clear()  # their errors are counted
+        if back.taught is not None:
+            sibling, script = back.taught
+            back.taught = None
+            self._siblings.take_back(back.origin.prompt, sibling)
+            with suppress(ValueError):  # pushed out since
+                self._past.remove(script)
+
+    def _finish(self, key: Key) -> _Running | None:
+        """What was learned from; None where there was nothing to learn."""
         running = self._running.pop(key, None)
         if running is None or not running.steps:
-            return
+            return None
+        self._know_group(key, running)
         self.gaps.forget(running.origin.trajectory_id)
         done = running.progress.done_tokens
-        self._siblings.add(running.origin.prompt, Sibling(done, running.progress.steps))
+        sibling, script = Sibling(done, running.progress.steps), self._script_of(running)
+        running.taught = sibling, script
+        self._siblings.add(running.origin.prompt, sibling)
         for before, mean in running.forecasts:
             if done > before:
                 self.error.add(mean, done - before)
-        self._past.append(self._script_of(running))
+        self._past.append(script)
         self._lessons.append(
             Trajectory(running.origin, tuple(running.steps), finished=True, started_at=running.started_at)
         )
+        return running
 
-    def _forecasts(self, told: dict[Key, int | None]) -> list[Forecast]:
-        known = [(key, self._running[key]) for key in told if key in self._running]
+    def _keep_end(self, key: Key, running: _Running) -> None:
+        """A batch whose answer came too late is sent again; its records are then of one that is over."""
+        self._over[key] = running.ended_at
+        self._over.move_to_end(key)
+        if len(self._over) > MOST_OVER:
+            self._over.popitem(last=False)
+
+    def _know_group(self, key: Key, running: _Running) -> None:
+        tenant = self._last_tenant = key[0]
+        _, slash, group = running.origin.prompt.partition("/")
+        if slash:
+            self._tenants[group] = tenant
+            self._tenants.move_to_end(group)
+            if len(self._tenants) > MOST_GROUPS:
+                self._tenants.popitem(last=False)
+
+    def _foreseen(self, new: NewTrajectory) -> Origin:
+        """Of one that was announced and is nobody's yet: as if it were of the tenant that had its group last,
+        or else of the one that finished one last.
+        """
+        tenant = self._tenants.get(new.group_id or "", self._last_tenant)
+        return _origin_of_new(new if tenant is None else new.model_copy(update={"tenant": tenant}))
+
+    def _forecasts(
+        self, of: Sequence[tuple[Key, _Running | None]], told: dict[Key, int | None]
+    ) -> list[Forecast]:
+        known = [(key, running) for key, running in of if running is not None]
         if not known:
             return []
         moments = [self._features(running.progress) for _, running in known]

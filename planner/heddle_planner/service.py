@@ -12,7 +12,7 @@ Invariant: one round for live trajectories at a time; plans for given lengths do
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -35,6 +35,9 @@ from heddle_planner.round_process import RoundProcess
 ERROR_JUMP: Final = "the error of the predictions has jumped"
 STAND_IN_PROFILE: Final = "qwen3-8b-h100"
 """Speeds of degrees that no live worker has, where the operator gave no profile."""
+
+QUIET_S: Final = 60.0
+"""Where the gateway's policy does not say when a trajectory is dormant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +122,8 @@ def create_app(
             if request.asked.lengths is not None:
                 plan = await asyncio.to_thread(_given, request, settings)
             else:
-                observed.rest_but({(one.tenant, one.trajectory_id) for one in request.active})
+                active = {(one.tenant, one.trajectory_id) for one in request.active}
+                observed.rest_but(active, _quiet_s(request.policy))
                 plan = await rounds.plan(
                     _window(request, settings, observed),
                     time.time(),
@@ -186,6 +190,12 @@ def _window(request: PlanningRequest, settings: ServiceSettings, observed: Obser
         profile=profile,
         profile_name=name,
     )
+
+
+def _quiet_s(policy: Mapping[str, Any]) -> float:
+    """Seconds after its last step from which a trajectory is taken for over, as the gateway's rollouts do."""
+    said = policy.get("dormant_after_ms")
+    return said / 1000.0 if isinstance(said, int | float) else QUIET_S
 
 
 def _given(request: PlanningRequest, settings: ServiceSettings) -> Plan:

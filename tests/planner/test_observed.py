@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
-from heddle_contracts.predictions import NewTrajectory, StepBatch, TrajectoryOver
+from heddle_contracts.predictions import ANNOUNCED_TENANT, NewTrajectory, StepBatch, TrajectoryOver
 from heddle_contracts.steps import Outcome, StepRecord
 from heddle_planner.observed import Observed, RunningError
 from heddle_planner.predictor import models
@@ -113,15 +113,109 @@ def test_a_finished_sibling_is_seen_by_the_others_of_its_prompt(
     assert len(model.asked[-1].siblings) == 0
 
 
-def test_what_is_not_active_any_more_counts_as_over_until_it_comes_back(
+QUIET_S = 60.0
+
+
+def test_what_is_quiet_and_not_active_counts_as_over_until_it_comes_back(
+    model: CountsDown, record: Record
+) -> None:
+    now = 0.0
+    lessons: list[Trajectory] = []
+    observed = Observed(model, lessons.append, clock=lambda: now)
+    observed.take(StepBatch(steps=(record(0, group_id="g"), record(0, trajectory="u"))))
+    now = QUIET_S - 1
+    observed.rest_but({("", "u")}, QUIET_S)
+    assert (len(observed), observed.finished) == (2, 0), "it may be in a tool gap"
+    now = QUIET_S
+    observed.rest_but({("", "u")}, QUIET_S)
+    assert (len(observed), observed.finished) == (1, 1)
+    assert observed.take(StepBatch(steps=(record(0, group_id="g"),))) == [], "sent again, that is no return"
+    assert len(observed) == 1
+    (said,) = observed.take(StepBatch(steps=(record(1, group_id="g"),)))
+    assert said.mean == 800.0, "it goes on where it was"
+    assert (len(observed), observed.finished) == (2, 0)
+    assert len(model.asked[-1].siblings) == 0, "it is no sibling of itself"
+    observed.take(StepBatch(over=(over(),)))
+    assert (len(observed), observed.finished) == (1, 1), "known once, as long as it was"
+    observed.take(StepBatch(steps=(record(0, trajectory="v", group_id="g"),)))
+    assert [tokens for tokens, _ in model.asked[-1].siblings.finished] == [200]
+
+
+def test_where_all_gaps_are_short_less_quiet_tells_that_one_is_over(
+    model: CountsDown, record: Record
+) -> None:
+    now = 0.0
+    observed = Observed(model, clock=lambda: now)
+    gaps = [None] + [1.0] * 63 + [4.0]
+    for step, gap in enumerate(gaps):
+        observed.take(StepBatch(steps=(record(step, gap_before_s=gap),)))
+    now = 7.0
+    observed.rest_but(set(), QUIET_S)
+    assert observed.finished == 0, "one of them took 4 s, and the next may take longer"
+    now = 8.0
+    observed.rest_but(set(), QUIET_S)
+    assert observed.finished == 1
+
+
+def test_what_is_learned_of_one_that_came_back_takes_the_place_of_what_it_was(record: Record) -> None:
+    now = 0.0
+    learner = OnlinePredictor(models.load().predictor)
+    observed = Observed(learner, learner.learn, clock=lambda: now)
+    observed.take(StepBatch(steps=(record(0),)))
+    now = QUIET_S
+    observed.rest_but(set(), QUIET_S)
+    observed.teach()
+    assert learner.state().window == 1
+    observed.take(StepBatch(steps=(record(1),), over=(over(),)))
+    observed.teach()
+    assert learner.state().window == 1
+    observed.take(StepBatch(steps=(record(0, trajectory="u"),), over=(over("u"),)))
+    observed.teach()
+    assert learner.state().window == 2
+
+
+@pytest.mark.parametrize("rested", [False, True])
+def test_a_batch_that_is_sent_again_changes_nothing_once_its_trajectory_is_over(
+    model: CountsDown, record: Record, rested: bool
+) -> None:
+    now = 0.0
+    lessons: list[Trajectory] = []
+    observed = Observed(model, lessons.append, clock=lambda: now)
+    observed.take(StepBatch(steps=(record(0), record(1))))
+    if rested:
+        now = QUIET_S
+        observed.rest_but(set(), QUIET_S)
+        last = StepBatch(over=(over(),), steps=(record(1),))
+    else:
+        last = StepBatch(steps=(record(2),), over=(over(),))
+    assert observed.take(last) == []
+    before = observed.steps_seen
+    assert observed.take(last) == []
+    observed.teach()
+    assert (observed.steps_seen, observed.finished, len(observed)) == (before, 1, 0)
+    assert [one.output_tokens for one in lessons] == [200 if rested else 300]
+    another = record(0, arrived_at=500.0, ended_at=505.0)
+    assert len(observed.take(StepBatch(steps=(another,)))) == 1, "another one of the same name"
+
+
+def test_an_announced_trajectory_is_forecast_with_its_siblings_and_not_kept(
     observed: Observed, model: CountsDown, record: Record
 ) -> None:
-    observed.take(StepBatch(steps=(record(0), record(0, trajectory="u"))))
-    observed.rest_but({("", "u")})
-    assert (len(observed), observed.finished) == (1, 1)
-    (said,) = observed.take(StepBatch(steps=(record(1),)))
-    assert said.mean == 800.0, "it goes on where it was"
-    assert len(observed) == 2
+    news = [
+        NewTrajectory(tenant=ANNOUNCED_TENANT, trajectory_id=name, group_id=group, prompt_tokens=500)
+        for name, group in (("x", "swe-47"), ("y", "new"))
+    ]
+    assert [one.mean for one in observed.take(StepBatch(new=tuple(news)))] == [1_000.0, 1_000.0]
+    of_agents = {"tenant": "beef", "group_id": "swe-47"}
+    ended = [TrajectoryOver(tenant="beef", trajectory_id="a", finished=True, at=0.0)]
+    observed.take(StepBatch(steps=(record(0, trajectory="a", **of_agents),), over=tuple(ended)))
+    said = observed.take(StepBatch(new=tuple(news)))
+    assert [(one.tenant, one.trajectory_id) for one in said] == [(ANNOUNCED_TENANT, name) for name in "xy"]
+    known, unknown = model.asked[-2:]
+    assert [tokens for tokens, _ in known.siblings.finished] == [100]
+    assert len(unknown.siblings) == 0
+    assert [one.origin.domain for one in (known, unknown)] == ["beef", "beef"]
+    assert len(observed) == 0
 
 
 def test_gaps_are_foretold_by_the_tool_that_was_called(observed: Observed, record: Record) -> None:

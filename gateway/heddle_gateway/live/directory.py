@@ -9,12 +9,9 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
-from typing import Final
 
+from heddle_contracts.predictions import ANNOUNCED_TENANT
 from heddle_contracts.steps import StepIdentity
-
-ANNOUNCED_TENANT: Final = "\0announced"
-"""Stands for the caller of a trajectory that has not come yet; no hash of a key is like it."""
 
 
 @dataclass(slots=True)

@@ -129,9 +129,12 @@ class OnlinePredictor:
         return self._history.predict(moments)
 
     def learn(self, finished: Trajectory) -> None:
-        """A trajectory is over; may start a refit."""
+        """A trajectory is over; may start a refit. One that was learned before, and went on, takes the place
+        of what it was then.
+        """
         if not finished.steps:
             return
+        self._unlearn(finished)
         self._history.learn(finished.origin, finished.output_tokens)
         self._finished += 1
         examples = _moments(finished)
@@ -141,6 +144,14 @@ class OnlinePredictor:
         self._window.append((finished, examples))
         if self._refit_is_due():
             self.start_refit()
+
+    def _unlearn(self, again: Trajectory) -> None:
+        if again.started_at is None:  # nothing tells two of one name apart
+            return
+        for place, (one, _) in enumerate(self._window):
+            if one.started_at == again.started_at and one.origin == again.origin:
+                del self._window[place]
+                return
 
     def state(self) -> OnlineState:
         """Now."""

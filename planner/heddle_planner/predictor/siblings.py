@@ -50,6 +50,13 @@ class FinishedSiblings:
         found.kept.append(sibling)
         found.known = None
 
+    def take_back(self, prompt: str, sibling: Sibling) -> None:
+        """It has not finished after all. Nothing happens where it is not kept any more."""
+        found = self._by_prompt.get(prompt)
+        if found is not None and sibling in found.kept:
+            found.kept.remove(sibling)
+            found.known = None
+
     def of(self, prompt: str) -> Siblings:
         """Finished ones of ``prompt``, oldest first."""
         found = self._by_prompt.get(prompt)
