@@ -1,8 +1,8 @@
 """What a worker's shim and the gateway say to each other: registration, reports, priorities, residency.
 
 A shim registers with ``POST /workers`` (its engine's URL and its own), sends a report each second to
-``POST /workers/{id}/report``, and takes the worker out with ``DELETE /workers/{id}``. Reports carry no time
-of day: the gateway notes when one came.
+``POST /workers/{id}/report``, and takes the worker out with ``DELETE /workers/{url}?leaves=true``. Reports
+carry no time of day: the gateway notes when one came.
 """
 
 from typing import Literal
@@ -43,6 +43,12 @@ class WorkerReport(_Contract):
         min_length=1, max_length=128, description="Another one at each start of shim or engine."
     )
     engine: EngineHealth
+    url: str | None = Field(
+        default=None,
+        max_length=2048,
+        description="The engine's, as it was registered. Ids count from 1 in each life of a gateway: the URL "
+        "says whose report it is.",
+    )
     weight_version: str | None = None
     running: int | None = Field(default=None, ge=0, description="Requests in the running batch.")
     waiting: int | None = Field(default=None, ge=0)

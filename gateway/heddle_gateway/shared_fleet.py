@@ -173,7 +173,7 @@ class SharedFleet:
                 del self._on_trial[worker_id]
                 spec, _ = there.pop(worker_id)
                 log.warning("worker %s did not serve before its lease ran out: removed", spec.url)
-                self._fleet.drain(worker_id)
+                self._fleet.drain(worker_id, stays_out=False)
         urls = {spec.url for spec, _ in there.values()}
         self._gone = (self._gone | self._written.keys()) - urls
         for url in self._gone:

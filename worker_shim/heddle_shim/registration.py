@@ -1,12 +1,18 @@
 """Keeps one worker registered with a gateway: adds it when its engine is ready, reports, takes it out.
 
-The gateway may be restarted at any time and then knows nothing: a report that it answers with 404 leads to a
-new registration. Nothing here fails because a gateway is away; it is asked again, with back-off.
+The gateway may be restarted at any time and then knows nothing, and gives ids anew: each report says by the
+engine's URL whose it is, and one that is answered with 404 leads to a new registration. Nothing here fails
+because a gateway is away; it is asked again, with back-off.
+
+    not known ─▶ registered ─▶ (404) not known      registered ─▶ (410) taken out ─▶ (known again) registered
+
+A worker that somebody drained is not this shim's to put back: it waits until the gateway knows it again.
 """
 
 import asyncio
 import logging
 from typing import Any, Final
+from urllib.parse import quote
 
 import httpx
 from heddle_contracts.shim import WorkerReport
@@ -41,13 +47,16 @@ class Registration:
             base_url=gateway.rstrip("/"), headers=headers, timeout=TIMEOUT_S, trust_env=False
         )
         self._gateway = gateway
+        self._engine_url = engine_url
+        # Not by its id, which may be another worker's by now.
+        self._path = f"/workers/{quote(engine_url, safe='')}"
         self._body: dict[str, Any] = {"url": engine_url, "kind": "sglang", "shim_url": shim_url}
         if name is not None:
             self._body["name"] = name
         if engine_key is not None:
             self._body["api_key"] = engine_key
         self._worker_id: str | None = None
-        self._was_ready = False
+        self._taken_out = False
 
     async def run(self, shim: Shim) -> None:
         """Until cancelled."""
@@ -66,12 +75,16 @@ class Registration:
         """Takes the worker out: no new steps go there. A gateway that is away does not hold the end up."""
         if self._worker_id is not None:
             try:
-                (await self._http.delete(f"/workers/{self._worker_id}")).raise_for_status()
+                reply = await self._http.delete(self._path, params={"leaves": "true"})
+                if reply.status_code != 404:
+                    reply.raise_for_status()
             except (httpx.TransportError, httpx.HTTPStatusError) as error:
                 log.warning("gateway %s was not told that it leaves: %s", self._gateway, _words(error))
         await self._http.aclose()
 
     async def _tell(self, report: WorkerReport) -> None:
+        if self._taken_out and not await self._is_back():
+            return
         if self._worker_id is None:
             if report.engine != "ready":
                 return  # An engine that has never answered is no worker yet.
@@ -80,13 +93,27 @@ class Registration:
             log.info("registered with %s as worker %s", self._gateway, self._worker_id)
         reply = await self._http.post(
             f"/workers/{self._worker_id}/report",
-            content=report.model_dump_json(),
+            content=report.model_copy(update={"url": self._engine_url}).model_dump_json(),
             headers={"content-type": "application/json"},
         )
         if reply.status_code == 404:
-            self._worker_id = None  # The gateway was started again, or somebody took the worker out.
+            self._worker_id = None  # The gateway was started again.
+            return
+        if reply.status_code == 410:
+            log.warning(
+                "%s was taken out of %s; add it there to have it back", self._engine_url, self._gateway
+            )
+            self._worker_id, self._taken_out = None, True
             return
         reply.raise_for_status()
+
+    async def _is_back(self) -> bool:
+        """Whether the gateway has the worker again, which then is registered as always."""
+        reply = await self._http.get(self._path)
+        if reply.status_code == 404:
+            return False
+        self._taken_out = reply.raise_for_status().json()["state"] == "draining"
+        return not self._taken_out
 
 
 def _words(error: httpx.TransportError | httpx.HTTPStatusError) -> str:

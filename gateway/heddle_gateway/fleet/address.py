@@ -113,6 +113,13 @@ def check_allowed_host(address: WorkerAddress, allowed_hosts: Iterable[str]) -> 
     raise AddressRefused(address.url, "its host is not in the list of allowed worker hosts")
 
 
+def parse_allowed_url(text: str, allowed_hosts: Iterable[str]) -> WorkerAddress:
+    """Raises AddressRefused."""
+    address = parse_worker_url(text)
+    check_allowed_host(address, allowed_hosts)
+    return address
+
+
 async def check_resolved(address: WorkerAddress) -> None:
     """Judges what the host name points to now.
 

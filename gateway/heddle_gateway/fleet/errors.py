@@ -22,6 +22,14 @@ class UnknownWorker(FleetError):
         self.which = which
 
 
+class WorkerTakenOut(FleetError):
+    """The worker was drained by hand: its shim is to stay away until it is added again."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(f"worker {url} was taken out; add it again to have it back")
+        self.url = url
+
+
 class FleetFull(FleetError):
     """The registry's bound is reached."""
 

@@ -17,20 +17,21 @@ from dataclasses import replace
 import httpx
 from heddle_contracts.shim import WorkerReport
 
-from heddle_gateway.fleet.address import check_allowed_host, check_resolved, parse_worker_url
+from heddle_gateway.fleet.address import check_resolved, parse_allowed_url, parse_worker_url
 from heddle_gateway.fleet.asking import Asking, new_admin_client
 from heddle_gateway.fleet.engines.description import Description, LoadSample, Vitals
 from heddle_gateway.fleet.engines.openai_compatible import listed_models
-from heddle_gateway.fleet.errors import AskFailed, FleetFull, UnknownWorker, Unreachable
+from heddle_gateway.fleet.errors import AskFailed, FleetFull, UnknownWorker, Unreachable, WorkerTakenOut
 from heddle_gateway.fleet.events import FailureKind, FleetListener, WorkerEndpoint, WorkerFacts, WorkerSpec
 from heddle_gateway.fleet.health import HealthLedger
 from heddle_gateway.fleet.loads import poll_loads
 from heddle_gateway.fleet.probe import facts_of
 from heddle_gateway.fleet.served_models import ServedModels
-from heddle_gateway.fleet.state import SERVING, WAITING, WorkerState
+from heddle_gateway.fleet.state import SERVING, TAKING, WAITING, WorkerState
+from heddle_gateway.fleet.taken_out import TakenOut
 from heddle_gateway.fleet.tuning import FleetTuning
 from heddle_gateway.fleet.watch import watch
-from heddle_gateway.fleet.worker import Worker, WorkerView, view_of
+from heddle_gateway.fleet.worker import Worker, WorkerView, endpoint_of, view_of
 from heddle_gateway.supervision import Supervisor
 
 log = logging.getLogger(__name__)
@@ -56,6 +57,7 @@ class Fleet:
         self._workers: dict[int, Worker] = {}
         self.served = ServedModels(self._workers, self._ask_models, strict=self._tuning.one_model)
         self._by_url: dict[str, Worker] = {}
+        self._taken_out = TakenOut()
         self._endpoints: dict[int, WorkerEndpoint] = {}
         self._next_id = 1
         self._change = asyncio.Event()
@@ -96,16 +98,15 @@ class Fleet:
         Adding a URL again returns the worker that has it. A draining worker does not count: its server came
         back under a new id. Raises AddressRefused, FleetFull.
         """
-        address = parse_worker_url(spec.url)
-        check_allowed_host(address, self._tuning.allowed_hosts)
+        address = parse_allowed_url(spec.url, self._tuning.allowed_hosts)
         try:
             await check_resolved(address)
         except Unreachable as error:
             log.info("worker %s is not reachable yet: %s", address.url, error)
         if spec.shim_url is not None:
-            shim = parse_worker_url(spec.shim_url)
-            check_allowed_host(shim, self._tuning.allowed_hosts)
+            shim = parse_allowed_url(spec.shim_url, self._tuning.allowed_hosts)
             spec = replace(spec, shim_url=shim.url)
+        self._taken_out.forget(address.url)
         known = self._by_url.get(address.url)
         if known is not None:
             self._learn_shim(known, spec.shim_url)
@@ -126,12 +127,15 @@ class Fleet:
         self._changed()
         return self._view(worker)
 
-    def drain(self, worker_id: int) -> WorkerView:
+    def drain(self, worker_id: int, *, stays_out: bool = True) -> WorkerView:
         """Takes a worker out: no new steps, its running ones may end (bounded), then it is removed.
 
-        One that does not serve is removed at once. Draining twice changes nothing. Raises UnknownWorker.
+        One that does not serve is removed at once. Draining twice changes nothing. ``stays_out``: its shim
+        is told to stay away until it is added again. Raises UnknownWorker.
         """
         worker = self._known(worker_id)
+        if stays_out and self._by_url.get(worker.address.url) is worker:
+            self._taken_out.note(worker.address.url)
         if worker.state in WAITING:
             self.remove(worker)
         elif worker.state is not WorkerState.DRAINING:
@@ -162,12 +166,17 @@ class Fleet:
         return self._view(found)
 
     def take_report(self, worker_id: int, report: WorkerReport) -> WorkerView:
-        """A shim tells of its engine. Raises UnknownWorker.
+        """A shim tells of its engine. Raises AddressRefused, WorkerTakenOut, and UnknownWorker, also for the
+        id of another worker.
 
         Its load is the worker's load. What looks like a change of life (an engine that is dead, or another
         one than before) is not believed but probed at once: the probe decides.
         """
-        worker = self._known(worker_id)
+        url = parse_worker_url(report.url or self._known(worker_id).address.url).url
+        if url in self._taken_out:
+            raise WorkerTakenOut(url)
+        if (worker := self._known(worker_id)).address.url != url:
+            raise UnknownWorker(url)
         before, worker.report = worker.report, report
         worker.reported_at = time.monotonic()
         another = before is not None and before.instance != report.instance
@@ -199,8 +208,7 @@ class Fleet:
 
     def active(self) -> int:
         """How many workers take new steps."""
-        takes = {WorkerState.ACTIVE, WorkerState.SUSPECT}
-        return sum(worker.state in takes for worker in self._workers.values())
+        return sum(worker.state in TAKING for worker in self._workers.values())
 
     def load(self, worker_id: int) -> LoadSample | None:
         worker = self._workers.get(worker_id)
@@ -253,15 +261,7 @@ class Fleet:
         worker.ledger = self._new_ledger()
         worker.activation_failures = 0
         worker.last_error = None
-        self._endpoints[worker.worker_id] = WorkerEndpoint(
-            worker_id=worker.worker_id,
-            generation=worker.generation,
-            name=facts.name,
-            base_url=worker.address.url,
-            kind=facts.kind,
-            features=facts.features,
-            api_key=worker.spec.api_key,
-        )
+        self._endpoints[worker.worker_id] = endpoint_of(worker, facts)
         log.info(
             "worker %s is active: %s, degree %d, generation %d",
             facts.name,

@@ -35,6 +35,9 @@ LEGAL_MOVES: dict[WorkerState, frozenset[WorkerState]] = {
     WorkerState.REMOVED: frozenset(),
 }
 
+TAKING = frozenset({WorkerState.ACTIVE, WorkerState.SUSPECT})
+"""States in which a worker is given new steps."""
+
 SERVING = frozenset({WorkerState.ACTIVE, WorkerState.SUSPECT, WorkerState.DRAINING})
 """States in which the byte path may talk to the worker."""
 

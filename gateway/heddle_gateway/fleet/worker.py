@@ -7,7 +7,7 @@ from heddle_contracts.shim import WorkerReport
 
 from heddle_gateway.fleet.address import WorkerAddress
 from heddle_gateway.fleet.engines.description import LoadSample, Vitals
-from heddle_gateway.fleet.events import WorkerFacts, WorkerSpec
+from heddle_gateway.fleet.events import WorkerEndpoint, WorkerFacts, WorkerSpec
 from heddle_gateway.fleet.features import EngineKind, Features
 from heddle_gateway.fleet.health import HealthLedger
 from heddle_gateway.fleet.served_models import ModelNames
@@ -84,6 +84,18 @@ class WorkerView:
     stale_loads: int
     passive_failures: int
     last_error: str | None
+
+
+def endpoint_of(worker: Worker, facts: WorkerFacts) -> WorkerEndpoint:
+    return WorkerEndpoint(
+        worker_id=worker.worker_id,
+        generation=worker.generation,
+        name=facts.name,
+        base_url=worker.address.url,
+        kind=facts.kind,
+        features=facts.features,
+        api_key=worker.spec.api_key,
+    )
 
 
 def view_of(worker: Worker, now: float) -> WorkerView:

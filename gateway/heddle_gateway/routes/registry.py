@@ -17,7 +17,7 @@ from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from heddle_contracts.shim import WorkerReport
 from pydantic import BaseModel, ConfigDict, Field
 
-from heddle_gateway.fleet.errors import AddressRefused, FleetFull, UnknownWorker
+from heddle_gateway.fleet.errors import AddressRefused, FleetFull, UnknownWorker, WorkerTakenOut
 from heddle_gateway.fleet.events import WorkerSpec
 from heddle_gateway.fleet.fanout import (
     Fate,
@@ -171,20 +171,26 @@ def _add_worker_routes(router: APIRouter, fleet: Fleet) -> None:
 
     @router.post("/workers/{worker_id}/report", status_code=204, response_model=None)
     async def report(worker_id: int, body: WorkerReport) -> Response:
-        """A worker's shim tells of its engine, about once a second. 404: register again."""
+        """A worker's shim tells of its engine, about once a second. 404: not known, or another's id: register
+        again. 410: it was taken out: stay away until it is known again.
+        """
         try:
             fleet.take_report(worker_id, body)
-        except UnknownWorker:
+        except WorkerTakenOut as error:
+            return refusal(410, "worker_taken_out", str(error))
+        except (UnknownWorker, AddressRefused):
             return unknown(str(worker_id))
         return Response(status_code=204)
 
     @router.delete("/workers/{which:path}", status_code=202, response_model=None)
-    async def remove(which: str) -> Response:
-        """Drains the worker: no new steps, the running ones may end, then it is removed."""
+    async def remove(which: str, leaves: bool = False) -> Response:
+        """Drains the worker: no new steps, the running ones may end, then it is removed. Its shim, where it
+        has one, is told to stay away; ``leaves``: it is the shim that asks, because it ends.
+        """
         view = _lookup(fleet, which)
         if view is None:
             return unknown(which)
-        view = fleet.drain(view.worker_id)
+        view = fleet.drain(view.worker_id, stays_out=not leaves)
         answer = {"status": "accepted", "worker_id": str(view.worker_id), "state": str(view.state)}
         return JSONResponse(answer, status_code=202)
 
