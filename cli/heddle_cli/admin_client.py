@@ -4,18 +4,21 @@ Errors come out as `CommandFailed`: UNREACHABLE when nothing answers, FAILED wit
 otherwise.
 """
 
-import json
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 from urllib.parse import quote
 
 import httpx
 import typer
+from heddle_contracts.keys import first_key
 
 from heddle_cli.exit_codes import CommandFailed, Exit
 
 DEFAULT_GATEWAY = "http://127.0.0.1:8000"
+CONNECT_S = 5.0
 TIMEOUT_S = 30.0
+PLAN_TIMEOUT_S = 150.0
+"""For what a plan is made: the planner has 60 s (`plan_timeout_s`), and a round may be under way already."""
 
 Gateway = Annotated[
     str, typer.Option("--gateway", envvar="HEDDLE_GATEWAY", help="URL of the gateway.", show_default=True)
@@ -39,19 +42,28 @@ class AdminClient:
 
     def __init__(self, gateway: str, key: str | None = None) -> None:
         self._gateway = gateway.rstrip("/")
-        headers = {"authorization": f"Bearer {_first(key)}"} if key else {}
+        headers = {"authorization": f"Bearer {first_key(key)}"} if key else {}
         try:
-            self._http = httpx.Client(
-                base_url=self._gateway, headers=headers, timeout=TIMEOUT_S, trust_env=False
-            )
+            self._http = httpx.Client(base_url=self._gateway, headers=headers, trust_env=False)
         except (httpx.InvalidURL, ValueError) as error:
             raise CommandFailed(Exit.USAGE, f"--gateway {gateway}: {error}") from error
 
     def get(self, path: str, params: Mapping[str, Any] | None = None) -> Any:
         return self._ask("GET", path, params=params)
 
-    def post(self, path: str, body: Any = None, params: Mapping[str, Any] | None = None) -> Any:
-        return self._ask("POST", path, params=params, body=body)
+    def post(
+        self,
+        path: str,
+        body: Any = None,
+        params: Mapping[str, Any] | None = None,
+        *,
+        timeout_s: float = TIMEOUT_S,
+        look: str | None = None,
+    ) -> Any:
+        """``timeout_s``: longest wait for the answer; ``look``: the command that tells whether it was done
+        where none came.
+        """
+        return self._ask("POST", path, params=params, body=body, timeout_s=timeout_s, look=look)
 
     def put(self, path: str, body: Any) -> Any:
         return self._ask("PUT", path, body=body)
@@ -70,11 +82,24 @@ class AdminClient:
                 return
 
     def _ask(
-        self, method: str, path: str, *, params: Mapping[str, Any] | None = None, body: Any = None
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, Any] | None = None,
+        body: Any = None,
+        timeout_s: float = TIMEOUT_S,
+        look: str | None = None,
     ) -> Any:
         known = {name: value for name, value in (params or {}).items() if value is not None}
+        timeout = httpx.Timeout(timeout_s, connect=CONNECT_S)
         try:
-            answer = self._http.request(method, f"/admin/v1{path}", params=known, json=body)
+            answer = self._http.request(method, f"/admin/v1{path}", params=known, json=body, timeout=timeout)
+        except httpx.ReadTimeout as error:
+            done = f" It may have been done all the same: `{look}`." if look is not None else ""
+            raise CommandFailed(
+                Exit.FAILED, f"{self._gateway} was asked and gave no answer within {timeout_s:g} s.{done}"
+            ) from error
         except (httpx.TransportError, httpx.UnsupportedProtocol) as error:
             raise CommandFailed(
                 Exit.UNREACHABLE,
@@ -89,17 +114,6 @@ class AdminClient:
                     Exit.FAILED, f"{self._gateway} does not answer like a Heddle gateway"
                 ) from error
         raise CommandFailed(Exit.FAILED, _explained(answer))
-
-
-def _first(keys: str) -> str:
-    """The gateway's own variable may hold several keys, with commas between them or as a JSON list."""
-    if keys.lstrip().startswith("["):
-        try:
-            found = json.loads(keys)
-        except ValueError:
-            return keys
-        return str(found[0]) if found else ""
-    return keys.split(",")[0].strip()
 
 
 def _explained(answer: httpx.Response) -> str:

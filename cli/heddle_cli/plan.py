@@ -12,8 +12,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from heddle_cli.admin_client import DEFAULT_GATEWAY, AdminClient, AsJson, Gateway, Key
-from heddle_cli.exit_codes import CommandFailed, Exit
+from heddle_cli.admin_client import DEFAULT_GATEWAY, PLAN_TIMEOUT_S, AdminClient, AsJson, Gateway, Key
+from heddle_cli.given_numbers import lengths_of
 from heddle_cli.part import load
 from heddle_cli.terminal import ago, print_facts, print_json, print_table
 
@@ -56,7 +56,8 @@ Version = Annotated[
 @app.command("show")
 def show_plan(
     version: Version = None,
-    every: Annotated[bool, typer.Option("--all", help="List all plans that are kept.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="List plans, newest first.")] = False,
+    limit: Annotated[int, typer.Option(min=1, help="With --all: show at most so many.")] = 50,
     gateway: Gateway = DEFAULT_GATEWAY,
     key: Key = None,
     as_json: AsJson = False,
@@ -64,11 +65,7 @@ def show_plan(
     """A plan with its shares and the alternatives it was rehearsed against."""
     client = AdminClient(gateway, key)
     if every:
-        plans = client.get("/plans")
-        if as_json:
-            print_json(plans)
-        else:
-            _list(plans)
+        _list(client, limit, as_json)
         return
     _show(client.get(f"/plans/{'current' if version is None else version}"), as_json)
 
@@ -94,7 +91,7 @@ def compute_plan(
     if dry_run and activate:
         raise typer.BadParameter("a dry run cannot be activated", param_hint="--activate")
     asked = {
-        "lengths": _numbers(lengths) if lengths is not None else None,
+        "lengths": lengths_of(lengths) if lengths is not None else None,
         "gpus": gpus,
         "degrees": _integers(degrees) if degrees is not None else None,
         "solver": solver,
@@ -103,7 +100,8 @@ def compute_plan(
         "dry_run": dry_run or None,
     }
     client = AdminClient(gateway, key)
-    plan = client.post("/plans", {name: value for name, value in asked.items() if value is not None})
+    given = {name: value for name, value in asked.items() if value is not None}
+    plan = client.post("/plans", given, timeout_s=PLAN_TIMEOUT_S, look="heddle plan show --all")
     if activate:
         plan = client.post(f"/plans/{plan['version']}/activate")["plan"]
     _show(plan, as_json)
@@ -158,13 +156,6 @@ def explain_plan(
         print(f"- {word}: {meaning}")
 
 
-def _numbers(path: Path) -> list[float]:
-    try:
-        return [float(line) for line in path.read_text(encoding="utf-8").split()]
-    except (OSError, ValueError) as error:
-        raise CommandFailed(Exit.USAGE, f"--lengths {path}: {error}; give one number a line") from error
-
-
 def _integers(text: str) -> list[int]:
     try:
         return [int(part) for part in text.split(",")]
@@ -172,7 +163,18 @@ def _integers(text: str) -> list[int]:
         raise typer.BadParameter(f"{text!r} is no list such as 1,2,4", param_hint="--degrees") from None
 
 
-def _list(plans: dict[str, Any]) -> None:
+def _list(client: AdminClient, limit: int, as_json: bool) -> None:
+    items: list[dict[str, Any]] = []
+    for page in client.pages("/plans", {"limit": min(limit, 500)}):
+        items += page["items"]
+        plans, more = page, page["next_cursor"] is not None or len(items) > limit
+        if len(items) >= limit:
+            break
+    items = items[:limit]
+    if as_json:
+        about = {name: plans[name] for name in ("current", "planner", "history")}
+        print_json({"items": items, "more": more, **about})
+        return
     print_table(
         ("#version", "state", "reason", "placement", "#trajectories", "#expected", "#bound", "#made"),
         (
@@ -186,9 +188,13 @@ def _list(plans: dict[str, Any]) -> None:
                 f"{plan['lower_bound_s']:.1f} s",
                 ago(plan["made_at"]),
             )
-            for plan in plans["items"]
+            for plan in items
         ),
     )
+    if more:
+        print(f"... more than {limit}; raise --limit")
+    if plans["history"]:
+        print(f"older ones are missing: {plans['history']}")
     print(f"planner: {plans['planner']}; in force: {plans['current'] or 'none'}")
 
 

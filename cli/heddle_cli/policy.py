@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from heddle_cli.admin_client import DEFAULT_GATEWAY, AdminClient, AsJson, Gateway, Key
+from heddle_cli.given_numbers import from_json
 from heddle_cli.terminal import print_json, print_table
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Show and switch the policy.")
@@ -29,9 +30,11 @@ def _setting(text: str) -> tuple[str, Any]:
     if not equals or not name:
         raise typer.BadParameter(f"{text!r} is not name=value")
     try:
-        return name, json.loads(value)
-    except ValueError:
+        return name, from_json(value)
+    except json.JSONDecodeError:
         return name, value
+    except ValueError as error:
+        raise typer.BadParameter(f"{text!r}: {error}") from None
 
 
 @app.command("show")

@@ -9,8 +9,9 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
-from heddle_cli.admin_client import DEFAULT_GATEWAY, AdminClient, AsJson, Gateway, Key
+from heddle_cli.admin_client import DEFAULT_GATEWAY, PLAN_TIMEOUT_S, AdminClient, AsJson, Gateway, Key
 from heddle_cli.exit_codes import CommandFailed, Exit
+from heddle_cli.given_numbers import from_json, lengths_of, lines_of
 from heddle_cli.terminal import ago, print_facts, print_json, print_table
 
 app = typer.Typer(
@@ -51,14 +52,16 @@ def create_rollout(
         raise typer.BadParameter("give one of --lengths, --prompts and --count")
     asked: dict[str, Any] = {"group_size": group_size, "plan": not no_plan}
     if lengths is not None:
-        asked["lengths"] = [_number(line, lengths) for line in _lines(lengths)]
+        asked["lengths"] = lengths_of(lengths)
     elif prompts is not None:
-        asked["prompts"] = [_prompt(line, prompts) for line in _lines(prompts)]
+        asked["prompts"] = [_prompt(line, f"{prompts}: line {number}") for number, line in lines_of(prompts)]
     else:
         asked["prompts"] = [{}] * (count or 0)
     named = {"name": name, "policy_version": policy_version, "model": model}
     asked |= {key: value for key, value in named.items() if value is not None}
-    created = AdminClient(gateway, key).post("/rollouts", asked)
+    created = AdminClient(gateway, key).post(
+        "/rollouts", asked, timeout_s=PLAN_TIMEOUT_S, look="heddle rollouts ls"
+    )
     if as_json:
         print_json(created)
         return
@@ -210,22 +213,8 @@ def _show(rollout: dict[str, Any]) -> None:
         )
 
 
-def _lines(path: Path) -> list[str]:
+def _prompt(line: str, at: str) -> Any:
     try:
-        return [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise CommandFailed(Exit.USAGE, f"{path}: {error}") from error
-
-
-def _number(line: str, path: Path) -> float:
-    try:
-        return float(line)
-    except ValueError:
-        raise CommandFailed(Exit.USAGE, f"{path}: {line!r} is no number of tokens") from None
-
-
-def _prompt(line: str, path: Path) -> Any:
-    try:
-        return json.loads(line)
+        return from_json(line)
     except ValueError as error:
-        raise CommandFailed(Exit.USAGE, f"{path}: {line[:60]!r} is not JSON: {error}") from error
+        raise CommandFailed(Exit.USAGE, f"{at}: {line[:60]!r} is not JSON: {error}") from error

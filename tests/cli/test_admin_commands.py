@@ -1,9 +1,12 @@
 """`heddle trajectories`, `workers` and `policy` against a running gateway."""
 
 import json
+import socket
 from typing import Any
 
 import pytest
+from heddle_cli.admin_client import AdminClient
+from heddle_cli.exit_codes import CommandFailed, Exit
 
 KEY = ("--key", "sk-admin")
 
@@ -136,6 +139,16 @@ def test_no_gateway_ends_with_3_and_says_what_to_do(heddle: Any) -> None:
     assert done.returncode == 3
     assert done.stderr.startswith("heddle: cannot reach a gateway at http://127.0.0.1:9")
     assert "heddle up" in done.stderr
+
+
+def test_a_gateway_that_does_not_answer_in_time_is_not_called_unreachable() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(CommandFailed) as failed:
+            AdminClient(url).post("/rollouts", {}, timeout_s=0.1, look="heddle rollouts ls")
+    assert failed.value.exit_code == Exit.FAILED
+    assert "gave no answer within 0.1 s" in str(failed.value)
+    assert "It may have been done all the same: `heddle rollouts ls`." in str(failed.value)
 
 
 def test_a_missing_key_is_said(heddle: Any, gateway: str) -> None:

@@ -102,6 +102,14 @@ def test_a_plan_is_computed_activated_shown_and_explained(admin: Run, heddle: An
     listed = admin("plan", "show", "--all")
     assert "planner: ready" in listed
     assert listed.split()[0] == "version"
+    assert "more than" not in listed
+    newest = str(json.loads(admin("plan", "compute", "--json"))["version"])
+    listed = admin("plan", "show", "--all", "--limit", "1").splitlines()
+    assert listed[1].split()[0] == newest
+    assert listed[2] == "... more than 1; raise --limit"
+    both = json.loads(admin("plan", "show", "--all", "--limit", "2", "--json"))
+    assert [str(plan["version"]) for plan in both["items"]] == [newest, version]
+    assert (both["more"], str(both["current"]), both["planner"]) == (False, version, "ready")
     told = admin("plan", "explain", "--trajectories", "2")
     assert told.startswith(f"Plan {version}. ")
     assert "4 trajectories on 2 workers" in told
@@ -133,8 +141,17 @@ def test_the_planners_own_command_is_there_without_a_gateway(heddle: Any, tmp_pa
 def test_wrong_usage_is_said(heddle: Any, gateway: str, tmp_path: Path) -> None:
     words = tmp_path / "words.txt"
     words.write_text("many\n")
+    nan = tmp_path / "nan.txt"
+    nan.write_text("100\n\nnan\n")
+    bad = tmp_path / "bad.jsonl"
+    bad.write_text('{"length": 1}\n{"length": NaN}\n')
     for arguments, said in (
-        (("plan", "compute", "--lengths", str(words)), "give one number a line"),
+        (("plan", "compute", "--lengths", str(words)), "line 1: 'many' is no number of tokens"),
+        (("plan", "compute", "--lengths", str(nan)), "line 3: 'nan' is no number of tokens"),
+        (("rollouts", "create", "--lengths", str(nan)), "line 3: 'nan' is no number of tokens"),
+        (("rollouts", "create", "--prompts", str(bad)), "line 2: '{\"length\": NaN}' is not JSON"),
+        (("policy", "set", "move_margin=NaN"), "NaN is no number"),
+        (("policy", "set", "move_margin=[-Infinity]"), "-Infinity is no number"),
         (("plan", "compute", "--degrees", "1;2"), "no list such as 1,2,4"),
         (("plan", "compute", "--dry-run", "--activate"), "cannot be activated"),
         (("rollouts", "create"), "give one of --lengths, --prompts and --count"),

@@ -1,9 +1,12 @@
 """Settings from all sources, and what is refused by name."""
 
+import re
 from pathlib import Path
 
 import pytest
-from heddle_gateway.settings import Settings, SettingsError, load_settings
+from heddle_gateway.settings import ENV_PREFIX, Settings, SettingsError, load_settings
+
+ROOT = Path(__file__).parents[2]
 
 TOML = """
 port = 5001
@@ -69,9 +72,26 @@ def test_an_unknown_variable_is_refused_by_name(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_variables_of_other_parts_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HEDDLE_GATEWAY", "http://127.0.0.1:8000")
+    named = {
+        name
+        for part in ("cli", "planner", "worker_shim")
+        for source in (ROOT / part).rglob("*.py")
+        for name in re.findall(r'"(HEDDLE_[A-Z_]+[A-Z])"', source.read_text())
+    }
+    others = {name for name in named if name.removeprefix(ENV_PREFIX).lower() not in Settings.model_fields}
+    assert others >= {"HEDDLE_GATEWAY", "HEDDLE_HOSTS", "HEDDLE_HOST_KEY", "HEDDLE_ADMIN_KEY"}
+    for name in others:
+        monkeypatch.setenv(name, "value")
     monkeypatch.setenv("HEDDLE_SHIM_PORT", "1")
-    load_settings()
+    load_settings(admin_keys=["value"])
+
+
+def test_the_shims_key_without_keys_of_the_gateway_is_taken_for_a_mistake(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HEDDLE_ADMIN_KEY", "value")
+    with pytest.raises(SettingsError, match="HEDDLE_ADMIN_KEYS"):
+        load_settings()
 
 
 @pytest.mark.parametrize(

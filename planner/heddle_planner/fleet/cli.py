@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final
 
 import typer
 from heddle_contracts.fleet import HostStatus
+from heddle_contracts.keys import first_key
 
 from heddle_planner.fleet.hosts import HostError, Hosts, MoveFailed
 from heddle_planner.fleet.lengths_ahead import LengthsAhead
@@ -142,7 +143,7 @@ def watch(
 
     async def go_on() -> None:
         rules = Rules(load_profile(profile), _integers("--allowed", allowed), floor, act, move_timeout)
-        async with LengthsAhead(gateway, key.split(",")[0].strip() if key else None) as ahead:
+        async with LengthsAhead(gateway, first_key(key) if key else None) as ahead:
             while True:
                 found = await look(
                     ahead,
