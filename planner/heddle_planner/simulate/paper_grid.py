@@ -28,7 +28,7 @@ BASELINES: Final = ("verl", "verl_hybrid", "slime")
 WANTED: Final[Mapping[str, float]] = {"verl": 1.4, "verl_hybrid": 1.1, "slime": 1.2}
 """How many times faster than a baseline, at that one's best degree, Heddle is to be in every cell."""
 WITHOUT: Final[Mapping[str, str]] = {
-    "scheduler": "heddle;order=round_robin;admission=unlimited",
+    "scheduler": "heddle;order=round_robin;admission=unlimited;gather_weight=0",
     "placement": "heddle;placement=sticky;migration=never",
 }
 """Heddle without a part, on the same workers."""

@@ -65,7 +65,8 @@ class PolicyRow:
 
 
 def _baseline(name: str, order: str, placement: str) -> PolicyRow:
-    return PolicyRow(name, {"order": order, "placement": placement, "admission": "unlimited"})
+    settings = {"order": order, "placement": placement, "admission": "unlimited", "gather_weight": 0}
+    return PolicyRow(name, settings)
 
 
 POLICIES: Final[dict[str, PolicyRow]] = {

@@ -246,7 +246,8 @@ impl Core {
                 fault("is down and has steps or trajectories".into());
             }
             let bound = worker.slots as usize + self.policy.backlog as usize;
-            if worker.seats() < bound && !worker.queue.is_empty() && !self.paused {
+            let waits = self.paused || self.timers.gatherings.at(id).is_some();
+            if worker.seats() < bound && !worker.queue.is_empty() && !waits {
                 fault("has a free slot and a queue".into());
             }
             if !worker.preempted.is_empty() && worker.running.len() < worker.slots as usize {
@@ -317,6 +318,9 @@ impl Core {
                 Timer::Move(migration) => self.ledger.get(migration).is_some(),
                 Timer::PlanExpiry => self.plan.is_some(),
                 Timer::Room => !self.applicants.is_empty(),
+                Timer::Gathering(id) => {
+                    (self.workers.get(id)).is_some_and(|worker| !worker.queue.is_empty())
+                }
             };
             if !known {
                 faults.push(format!("{timer:?} is armed for nothing"));

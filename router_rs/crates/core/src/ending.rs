@@ -142,6 +142,7 @@ impl Core {
         if let Some(at) = self.workers.get_mut(worker) {
             at.unseat(&seat);
             at.note_idle(now);
+            at.note_seat(now);
             self.touched.push(worker);
         }
     }

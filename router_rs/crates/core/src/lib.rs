@@ -21,6 +21,7 @@ pub mod event;
 mod expected;
 mod fleet;
 mod gaps;
+mod gathering;
 mod group;
 mod id_map;
 pub mod journal;

@@ -1,7 +1,7 @@
 //! The state machine: its parts, and the four calls that drive it.
 //!
 //! Invariant: after every `handle` and `handle_timeout` the core is settled. No step is left in `Arrived`, and unless
-//! dispatch is paused no worker has both a free slot and a queue, and the head of the admission queue does not fit anywhere.
+//! dispatch is paused or steps are gathered no worker has both a free slot and a queue, and the head of the admission queue does not fit anywhere.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -196,6 +196,7 @@ impl Core {
                 Timer::Gap(trajectory) => self.gap_expired(trajectory),
                 Timer::Move(migration) => self.move_expired(migration),
                 Timer::PlanExpiry => self.plan = None,
+                Timer::Gathering(worker) => self.touched.push(worker),
                 Timer::Room => {} // who was held is looked at whenever the core is settled
             }
             self.settle();

@@ -73,6 +73,11 @@ pub struct Policy {
     /// Weight of computing a context again against holding its KV through a tool gap: the less, the less idle KV counts as
     /// taken. Below 1, because the engine evicts only what it must, and part of what is not held is still there.
     pub recompute_weight: f64,
+    /// Weight of the decoding that a prefill interrupts against the wait of the steps that are gathered for one; 0: each is
+    /// sent at once.
+    pub gather_weight: f64,
+    /// Steps are held for others to come no longer than this after the last one.
+    pub gather_most_ms: u64,
     /// Cache-aware placement: share of the prompt that must match for a worker to be chosen by its cache.
     pub cache_threshold: f64,
     /// Cache-aware placement: loads further apart than this (and than the relative threshold) are balanced.
@@ -111,6 +116,8 @@ impl Default for Policy {
             kv_headroom: 0.95,
             kv_growth_share: 0.1,
             recompute_weight: 0.12,
+            gather_weight: 1.0,
+            gather_most_ms: 100,
             cache_threshold: 0.5,
             balance_abs_threshold: 32,
             balance_rel_threshold: 1.0001,
@@ -211,6 +218,7 @@ impl Policy {
         at_least("level_margin", self.level_margin, 1.0)?;
         at_least("kv_growth_share", self.kv_growth_share, 0.0)?;
         at_least("recompute_weight", self.recompute_weight, 0.0)?;
+        at_least("gather_weight", self.gather_weight, 0.0)?;
         at_least("cache_threshold", self.cache_threshold, 0.0)?;
         for (field, share) in [
             ("kv_headroom", self.kv_headroom),

@@ -28,13 +28,16 @@ impl Core {
         }
     }
 
-    /// Sends a placed step if its worker has a seat and nobody waits for it, else puts it into the worker's queue.
+    /// Sends a placed step if its worker has a seat that nobody waits for and others are not worth waiting for; else puts it
+    /// into the worker's queue.
     pub(crate) fn enqueue(&mut self, id: StepId, choice: Choice) {
         let Some(worker) = self.workers.get(choice.worker) else {
             return;
         };
-        let sends =
-            !self.paused && worker.queue.is_empty() && worker.has_free_slot(self.policy.backlog);
+        let sends = !self.paused
+            && worker.queue.is_empty()
+            && worker.has_free_slot(self.policy.backlog)
+            && !(self.steps.get(id)).is_some_and(|step| self.may_gather(worker, step));
         let may_starve = self.policy.order.variant().may_starve();
         let max_wait = self.policy.max_wait_ms.saturating_mul(1000);
         let Some(step) = self.steps.get_mut(id) else {
@@ -67,9 +70,11 @@ impl Core {
             step.key = key;
             step.queued_at = Some(worker);
         }
+        let now = self.now;
         if let Some(worker) = self.workers.get_mut(worker)
             && worker.queue.insert(Queued { key, step: id })
         {
+            worker.readied_at = now;
             self.queued += 1;
         }
         self.touched.push(worker);
@@ -105,6 +110,9 @@ impl Core {
                 {
                     worker.note_idle(self.now);
                     self.queued -= 1;
+                    if worker.queue.is_empty() {
+                        self.timers.gatherings.disarm(worker.id);
+                    }
                 }
             }
             _ => {}
@@ -150,7 +158,7 @@ impl Core {
     /// Fills the free seats of a worker from its queue, then over its slots where that makes the engine preempt, then
     /// from the queues of others.
     pub(crate) fn pump(&mut self, id: WorkerId) {
-        if self.paused {
+        if self.paused || self.gathers(id) {
             return;
         }
         loop {
@@ -261,7 +269,8 @@ impl Core {
             let Some(&head) = other.queue.first() else {
                 continue;
             };
-            if best.is_some_and(|(_, first)| first <= head) {
+            let gathers = self.timers.gatherings.at(other.id).is_some();
+            if gathers || best.is_some_and(|(_, first)| first <= head) {
                 continue;
             }
             let Some(step) = self.steps.get(head.step) else {

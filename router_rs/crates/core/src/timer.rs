@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 
 use crate::id_map::IdMap;
-use crate::{Micros, MigrationId, StepId, TrajectoryId};
+use crate::{Micros, MigrationId, StepId, TrajectoryId, WorkerId};
 
 /// What a timer is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -20,6 +20,8 @@ pub enum Timer {
     PlanExpiry,
     /// A worker has stood idle for so long that it takes the first of those held by admission.
     Room,
+    /// The queue of a worker has been held for others to come for as long as that is worth it.
+    Gathering(WorkerId),
 }
 
 /// Armed timers of one kind by time, and the time of each.
@@ -86,6 +88,8 @@ pub struct Timers {
     pub plan_expiry: Option<Micros>,
     /// [`Timer::Room`].
     pub room: Option<Micros>,
+    /// [`Timer::Gathering`].
+    pub gatherings: Armed,
 }
 
 impl Timers {
@@ -99,6 +103,7 @@ impl Timers {
             (self.moves.by_time.first()).map(|&(at, id)| (at, Timer::Move(id))),
             self.plan_expiry.map(|at| (at, Timer::PlanExpiry)),
             self.room.map(|at| (at, Timer::Room)),
+            (self.gatherings.by_time.first()).map(|&(at, id)| (at, Timer::Gathering(id))),
         ];
         heads.into_iter().flatten().min()
     }
@@ -117,6 +122,7 @@ impl Timers {
             Timer::Move(id) => self.moves.disarm(id),
             Timer::PlanExpiry => self.plan_expiry = None,
             Timer::Room => self.room = None,
+            Timer::Gathering(id) => self.gatherings.disarm(id),
         }
         Some(timer)
     }
@@ -124,7 +130,12 @@ impl Timers {
     /// Number of armed timers.
     pub fn len(&self) -> usize {
         let single = [self.plan_expiry, self.room].into_iter().flatten().count();
-        self.holds.by_time.len() + self.gaps.0.len() + self.moves.by_time.len() + single
+        [&self.holds, &self.moves, &self.gatherings]
+            .map(|kind| kind.by_time.len())
+            .iter()
+            .sum::<usize>()
+            + self.gaps.0.len()
+            + single
     }
 
     /// All armed timers, for audits.
@@ -132,6 +143,7 @@ impl Timers {
         let holds = self.holds.by_time.iter();
         let gaps = self.gaps.0.iter();
         let moves = self.moves.by_time.iter();
+        let gatherings = self.gatherings.by_time.iter();
         let plan = self.plan_expiry.map(|at| (at, Timer::PlanExpiry));
         let room = self.room.map(|at| (at, Timer::Room));
         holds
@@ -140,11 +152,14 @@ impl Timers {
             .chain(moves.map(|&(at, id)| (at, Timer::Move(id))))
             .chain(plan)
             .chain(room)
+            .chain(gatherings.map(|&(at, id)| (at, Timer::Gathering(id))))
     }
 
     /// True when both indices of every kind that has two hold the same timers.
     pub fn is_consistent(&self) -> bool {
-        self.holds.is_consistent() && self.moves.is_consistent()
+        [&self.holds, &self.moves, &self.gatherings]
+            .iter()
+            .all(|kind| kind.is_consistent())
     }
 }
 

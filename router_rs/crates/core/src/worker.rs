@@ -113,6 +113,8 @@ pub struct Worker {
     pub incoming: u64,
     /// Held steps placed here.
     pub queue: BTreeSet<Queued>,
+    /// When the number of them that have a seat last grew.
+    pub readied_at: Micros,
     /// Seats believed to run.
     pub running: BTreeSet<Seat>,
     /// Seats that the engine is believed to have put aside.
@@ -148,6 +150,7 @@ impl Worker {
             weights: up.weights,
             incoming: 0,
             queue: BTreeSet::new(),
+            readied_at: 0,
             running: BTreeSet::new(),
             preempted: BTreeSet::new(),
             homed: Ranking::new(),
@@ -220,6 +223,13 @@ impl Worker {
     pub fn note_idle(&mut self, now: Micros) {
         if self.load() == 0 {
             self.idle_since = now;
+        }
+    }
+
+    /// A seat came free: notes it if one of the queue has waited for that.
+    pub fn note_seat(&mut self, now: Micros) {
+        if !self.queue.is_empty() && self.load() >= self.slots as usize {
+            self.readied_at = now;
         }
     }
 

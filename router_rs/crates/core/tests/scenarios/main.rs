@@ -4,6 +4,7 @@ mod admissions;
 mod adoptions;
 mod cluster;
 mod driver;
+mod gathering;
 mod idle_engines;
 mod migrations;
 mod placements;

@@ -7,7 +7,9 @@ use heddle_core::{Event, Policy};
 use crate::driver::Driver;
 
 fn placed(placement: &str, workers: &[(u64, u32, u32)]) -> Driver {
-    let json = format!(r#"{{"placement":"{placement}","order":"fcfs","admission":"unlimited"}}"#);
+    let json = format!(
+        r#"{{"placement":"{placement}","order":"fcfs","admission":"unlimited","gather_weight":0}}"#
+    );
     let mut driver = Driver::new(Policy::from_json(&json).unwrap());
     for &(worker, degree, slots) in workers {
         driver.worker_up(worker, degree, slots);
