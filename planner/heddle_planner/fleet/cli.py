@@ -119,6 +119,42 @@ def apply(
         typer.echo(f"done: {_degrees(moves.before)} is now {_degrees(moves.after)}")
 
 
+@app.command("stop")
+def stop(
+    host: HostUrls,
+    engine: Annotated[
+        str, typer.Argument(help="Id as `heddle fleet status` shows it; HOST/ID where two hosts have it.")
+    ],
+    force: Annotated[
+        bool, typer.Option("--force", help="At once: steps that run on it are cut off.")
+    ] = False,
+) -> None:
+    """Drain and stop one engine, also one that would not drain before."""
+
+    async def end() -> str:
+        async with Hosts(host, os.environ.get(KEY_VARIABLE)) as hosts:
+            name, found = one_engine(await hosts.status(), engine)
+            asked = await hosts.stop(name, found, force=force)
+            return f"{name}: engine {found}, GPUs {','.join(map(str, asked.gpus))}: {asked.state}"
+
+    typer.echo(_run(end()))
+
+
+def one_engine(hosts: dict[str, HostStatus], wanted: str) -> tuple[str, str]:
+    """Host and id. Raises ShapeError."""
+    found = [
+        (name, one.id)
+        for name, status in hosts.items()
+        for one in status.engines
+        if wanted in (one.id, f"{name}/{one.id}")
+    ]
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        raise ShapeError(f"no engine {wanted}; heddle fleet status lists them")
+    raise ShapeError(f"{wanted}: several hosts have it; write {' or '.join(map('/'.join, found))}")
+
+
 @app.command("watch")
 def watch(
     host: HostUrls,

@@ -89,7 +89,10 @@ def _running(hosts: Mapping[str, HostStatus]) -> dict[Block, str]:
                 case EngineState.FAILED if engine.url is None:
                     pass  # never came up: holds nothing
                 case EngineState.FAILED:
-                    raise ShapeError(f"{name}: engine {engine.id} would not drain: {engine.detail}")
+                    raise ShapeError(
+                        f"{name}: engine {engine.id} would not drain: {engine.detail}; "
+                        f"heddle fleet stop {engine.id} asks again, with --force it does not wait for steps"
+                    )
                 case _:
                     raise ShapeError(f"{name}: engine {engine.id} is {engine.state}: wait for it")
     return found
