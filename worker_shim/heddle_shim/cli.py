@@ -44,6 +44,7 @@ from heddle_shim.transfer.tcp_receiver import TcpReceiver
 
 DEFAULT_ENGINE_PORT = 30000
 SIZES = {"k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
+EVERYWHERE = {"0.0.0.0", "::", "[::]"}
 STORE_PREFIX = f"heddle-{os.getuid()}-"
 
 log = logging.getLogger(__name__)
@@ -139,7 +140,7 @@ def shim(
     logging.getLogger("httpx").setLevel(logging.WARNING)
     try:
         options = Options.parse(launch) if launch is not None else None
-        url = engine_url or f"http://127.0.0.1:{options.number('--port', DEFAULT_ENGINE_PORT)}"  # type: ignore[union-attr]
+        url = engine_url or _launched_url(options)  # type: ignore[arg-type]
         settings = Settings(
             engine_url=url,
             launch=options,
@@ -172,6 +173,13 @@ def _is_http(url: str) -> bool:
         return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
         return False
+
+
+def _launched_url(options: Options) -> str:
+    """Where the shim reaches the engine that it launches."""
+    port = options.number("--port", DEFAULT_ENGINE_PORT)
+    listens = options.get("--host") or "127.0.0.1"
+    return f"http://{'127.0.0.1' if listens in EVERYWHERE else listens}:{port}"
 
 
 def _default_store(engine_url: str) -> Path:
@@ -233,19 +241,20 @@ async def _start(settings: Settings, stack: AsyncExitStack) -> Shim:
         app = KeyRequired(app, settings.engine_key)
     await stack.enter_async_context(AppServer(app, listener))
     shim_url = f"http://{settings.advertise}:{listener.getsockname()[1]}"
+    # As gateways know it: who launched this shim drains the engine under that name.
+    engine_url = settings.engine_url
+    if settings.launch is not None:
+        engine_url = f"http://{settings.advertise}:{engine_url.rpartition(':')[2]}"
     for gateway in settings.gateways:
-        await _register(settings, stack, shim, gateway, shim_url)
-    sys.stdout.write(json.dumps({"ready": True, "shim": shim_url, "engine": settings.engine_url}) + "\n")
+        await _register(settings, stack, shim, gateway, engine_url, shim_url)
+    sys.stdout.write(json.dumps({"ready": True, "shim": shim_url, "engine": engine_url}) + "\n")
     sys.stdout.flush()
     return shim
 
 
 async def _register(
-    settings: Settings, stack: AsyncExitStack, shim: Shim, gateway: str, shim_url: str
+    settings: Settings, stack: AsyncExitStack, shim: Shim, gateway: str, engine_url: str, shim_url: str
 ) -> None:
-    engine_url = settings.engine_url
-    if settings.launch is not None:
-        engine_url = f"http://{settings.advertise}:{engine_url.rpartition(':')[2]}"
     registration = Registration(
         gateway,
         settings.gateway_key,

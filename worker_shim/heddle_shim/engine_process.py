@@ -111,7 +111,7 @@ class EngineProcess:
                 stderr=output,
                 env=self._environment,
                 start_new_session=True,
-                preexec_fn=_end_with_parent if sys.platform == "linux" else None,
+                preexec_fn=end_with_parent if sys.platform == "linux" else None,
             )
         finally:
             if output is not None:
@@ -124,7 +124,8 @@ class EngineProcess:
                 os.killpg(self._process.pid, number)
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
+    """For ``preexec_fn``, on Linux: SIGTERM when the parent ends, however that came about."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 

@@ -6,6 +6,8 @@ from typing import Any
 
 import httpx
 import pytest
+from heddle_contracts.fleet import HostStatus
+from heddle_planner.fleet.shape import reshape
 from heddle_shim.host.gateways import DrainFailed
 from heddle_shim.host.host import Host
 from heddle_shim.host.launching import LaunchFailed
@@ -15,11 +17,11 @@ WAIT_S = 30.0
 
 
 class ScriptedEngine:
-    registers_itself = False
     shim_url = None
 
     def __init__(self, url: str, launcher: "ScriptedLauncher") -> None:
         self.url = url
+        self.registers_itself = launcher.register_themselves
         self._launcher = launcher
         self.stopped = False
 
@@ -37,6 +39,7 @@ class ScriptedLauncher:
         self.may_start = asyncio.Event()
         self.may_start.set()
         self.fails = False
+        self.register_themselves = False
         self.engines: list[ScriptedEngine] = []
 
     async def launch(self, degree: int, gpus: Sequence[int]) -> ScriptedEngine:
@@ -50,9 +53,17 @@ class ScriptedGateways:
         self.at_rest = asyncio.Event()
         self.at_rest.set()
         self.away = False
+        self.has_it = asyncio.Event()
+        self.refuses = False
 
     async def add(self, url: str, shim_url: str | None, degree: int) -> None:
         self.workers[url] = degree
+
+    async def in_service(self, url: str, timeout_s: float, waits_for: Callable[[str], None]) -> None:
+        waits_for(f"gateway http://g does not know {url}")
+        await self.has_it.wait()
+        if self.refuses:
+            raise DrainFailed("gateway http://g refuses: 401")
 
     async def drain(self, url: str, timeout_s: float) -> None:
         if self.away:
@@ -121,10 +132,28 @@ async def test_one_that_does_not_start_gives_its_gpus_back_and_says_why(parts: P
     [engine] = await parts.until(lambda engines: engines[0]["state"] == "failed")
     assert engine["detail"] == "out of memory"
     assert parts.gateways.workers == {}
+    # Nothing of it is in the way of another shape.
+    found = HostStatus.model_validate((await parts.http.get("/status")).json())
+    assert [move.kind for move in reshape({"node": found}, [8], floor=0.0).moves] == ["start"]
     parts.launcher.fails = False
     await parts.http.post("/engines", json={"gpus": [7]})
     [again] = await parts.until(all_ready)
     assert again["gpus"] == [7]
+
+
+async def test_one_whose_shim_registers_it_is_ready_once_the_gateways_have_it(parts: Parts) -> None:
+    parts.launcher.register_themselves = True
+    await parts.http.post("/engines", json={"degree": 1})
+    [engine] = await parts.until(lambda engines: bool(engines[0]["detail"]))
+    assert (engine["state"], engine["detail"]) == ("starting", "gateway http://g does not know http://gpu0")
+    parts.gateways.has_it.set()
+    [engine] = await parts.until(all_ready)
+    assert engine["detail"] == ""
+    parts.gateways.refuses = True
+    await parts.http.post("/engines", json={"gpus": [1]})
+    engines = await parts.until(lambda engines: engines[1]["state"] == "failed")
+    assert (engines[1]["detail"], engines[1]["url"]) == ("gateway http://g refuses: 401", None)
+    assert parts.launcher.engines[1].stopped
 
 
 async def test_while_a_gateway_is_away_nothing_is_stopped_unless_forced(parts: Parts) -> None:

@@ -19,6 +19,7 @@ from heddle_shim.emulator.clock import ScaledClock
 from heddle_shim.emulator.engine_config import EngineConfig
 from heddle_shim.emulator.timing import ProfileError, TimingProfile
 from heddle_shim.emulator.worker import WorkerSettings
+from heddle_shim.engine_flags import FlagsRefused, Options
 from heddle_shim.host.gateways import Gateways
 from heddle_shim.host.gpus import NoRoom
 from heddle_shim.host.host import Host
@@ -72,6 +73,11 @@ def host(
     """
     if emulated == (launch is not None):
         raise typer.BadParameter("give either --launch or --emulated")
+    if launch is not None:
+        try:
+            Options.parse(launch)
+        except FlagsRefused as error:
+            raise typer.BadParameter(str(error)) from error
     if not speed > 0:
         raise typer.BadParameter("must be above 0", param_hint="--speed")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
@@ -93,7 +99,13 @@ def host(
         if engine_command is not None:
             passed += ["--engine-command", engine_command]
         launcher = ShimLauncher(
-            launch, passed, base_port=base_port, log_folder=log_folder, start_timeout_s=start_timeout
+            launch,
+            passed,
+            listen=address,
+            gateway_key=gateway_key,
+            base_port=base_port,
+            log_folder=log_folder,
+            start_timeout_s=start_timeout,
         )
     offered = Host(
         name or socket.gethostname(),
@@ -102,6 +114,7 @@ def host(
         Gateways(gateway, gateway_key),
         emulated=emulated,
         drain_s=drain_timeout,
+        join_s=start_timeout,
     )
     try:
         asyncio.run(_serve(offered, address, port, parse_degrees(degrees) if degrees else []))

@@ -3,7 +3,9 @@
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from http import HTTPStatus
 from typing import Any, Final
 
 import httpx
@@ -12,6 +14,9 @@ log = logging.getLogger(__name__)
 
 POLL_S: Final = 0.1
 TIMEOUT_S: Final = 10.0
+ADD_S: Final = 60.0
+TAKING: Final = ("active", "suspect")
+"""States in which a gateway gives a worker new steps."""
 
 
 class DrainFailed(Exception):
@@ -42,33 +47,82 @@ class Gateways:
         for client in self._clients:
             try:
                 (await client.post("/workers", json=body)).raise_for_status()
-                async with asyncio.timeout(60.0):
-                    while (found := await _find(client, url)) is None or found["state"] != "active":  # noqa: ASYNC110
-                        await asyncio.sleep(POLL_S)
-            except (httpx.HTTPError, TimeoutError) as error:
+            except httpx.HTTPError as error:
                 raise DrainFailed(f"gateway {client.base_url} does not take {url}: {error!r}") from error
+        await self.in_service(url, ADD_S)
 
-    async def drain(self, url: str, timeout_s: float) -> None:
-        """Takes the engine out of each gateway and waits until its steps have ended. Raises DrainFailed."""
+    async def in_service(
+        self, url: str, timeout_s: float, waits_for: Callable[[str], None] = lambda why: None
+    ) -> None:
+        """Waits until each gateway gives steps to the engine. ``waits_for`` is told what is missing. Raises
+        DrainFailed with that when the time is over, or where a gateway refuses.
+        """
         deadline = time.monotonic() + timeout_s
         for client in self._clients:
-            try:
-                found = await _find(client, url)
-                if found is None:
-                    continue
-                (await client.delete(f"/admin/v1/workers/{found['id']}")).raise_for_status()
-                while await _find(client, url) is not None:
-                    if time.monotonic() > deadline:
-                        raise DrainFailed(f"steps still run on {url} after {timeout_s:g} s")
-                    await asyncio.sleep(POLL_S)
-            except httpx.HTTPError as error:
-                raise DrainFailed(f"gateway {client.base_url} cannot be asked: {error!r}") from error
+            while why := await _missing(client, url):
+                waits_for(why)
+                if time.monotonic() > deadline:
+                    raise DrainFailed(f"{why} after {timeout_s:g} s")
+                await asyncio.sleep(POLL_S)
+
+    async def drain(self, url: str, timeout_s: float) -> None:
+        """Takes the engine out of each gateway and waits until its steps have ended. A gateway that is away,
+        or has no leader, is asked again until the time is over. Raises DrainFailed.
+        """
+        deadline = time.monotonic() + timeout_s
+        for client in self._clients:
+            while why := await _still_there(client, url):
+                if time.monotonic() > deadline:
+                    raise DrainFailed(f"{why} after {timeout_s:g} s")
+                await asyncio.sleep(POLL_S)
 
 
-async def _find(client: httpx.AsyncClient, url: str) -> dict[str, Any] | None:
+async def _missing(client: httpx.AsyncClient, url: str) -> str:
+    """Why this gateway gives no steps to the engine yet; empty where it does."""
+    with _asking(client) as away:
+        found = await _find(client, url)
+        if not found:
+            return f"gateway {client.base_url} does not know {url}"
+        if any(worker["state"] in TAKING for worker in found):
+            return ""
+        state, fault = found[-1]["state"], found[-1].get("last_error")
+        return f"gateway {client.base_url} has {url} as {state}{f' ({fault})' if fault else ''}"
+    return away[0]
+
+
+async def _still_there(client: httpx.AsyncClient, url: str) -> str:
+    """Asks the gateway to drain the engine where it has not begun; empty once it is out."""
+    with _asking(client) as away:
+        found = await _find(client, url)
+        for worker in found:
+            if worker["state"] != "draining":
+                answer = await client.delete(f"/admin/v1/workers/{worker['id']}")
+                if answer.status_code != HTTPStatus.NOT_FOUND:  # Gone since it was listed.
+                    answer.raise_for_status()
+        return f"steps still run on {url}" if found else ""
+    return away[0]
+
+
+async def _find(client: httpx.AsyncClient, url: str) -> list[dict[str, Any]]:
+    """The gateway's workers of this URL: one, and those that an earlier engine there has left draining."""
     answer = (await client.get("/admin/v1/workers")).raise_for_status().json()
-    for worker in answer["items"]:
-        if worker["url"].rstrip("/") == url.rstrip("/"):
-            found: dict[str, Any] = worker
-            return found
-    return None
+    wanted = url.rstrip("/").lower()
+    return [one for one in answer["items"] if one["url"].rstrip("/").lower() == wanted]
+
+
+@contextmanager
+def _asking(client: httpx.AsyncClient) -> Iterator[list[str]]:
+    """Swallows what may pass by itself, a gateway that is away or has no leader, and yields what it was.
+    Raises DrainFailed for an answer that stays.
+    """
+    away: list[str] = []
+    try:
+        yield away
+    except httpx.HTTPStatusError as error:
+        if error.response.is_client_error:
+            raise DrainFailed(f"gateway {client.base_url} refuses: {error!r}") from error
+        away.append(f"gateway {client.base_url} cannot be asked: {error!r}")
+    except httpx.HTTPError as error:
+        away.append(f"gateway {client.base_url} cannot be asked: {error!r}")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DrainFailed(f"{client.base_url} does not answer like a gateway: {error!r}") from error

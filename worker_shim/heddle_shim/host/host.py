@@ -41,6 +41,9 @@ class _Engine:
     """Its GPUs are its own."""
     task: "asyncio.Task[None] | None" = field(default=None, repr=False)
 
+    def waits_for(self, what: str) -> None:
+        self.detail = what
+
     def shown(self) -> HostEngine:
         return HostEngine(
             id=self.id,
@@ -54,7 +57,9 @@ class _Engine:
 
 
 class Host:
-    """``drain_s``: how long running steps of an engine that is stopped may take."""
+    """``drain_s``: how long running steps of an engine that is stopped may take. ``join_s``: how long the
+    gateways may take until they give steps to an engine that is ready.
+    """
 
     def __init__(
         self,
@@ -65,6 +70,7 @@ class Host:
         *,
         emulated: bool = False,
         drain_s: float = 600.0,
+        join_s: float = 1800.0,
     ) -> None:
         self._name = name
         self._gpus = gpus
@@ -72,6 +78,7 @@ class Host:
         self._gateways = gateways
         self._emulated = emulated
         self._drain_s = drain_s
+        self._join_s = join_s
         self._engines: dict[str, _Engine] = {}
         self._ids = count(1)
 
@@ -141,15 +148,19 @@ class Host:
         try:
             engine.running = await self._launcher.launch(engine.degree, engine.gpus)
             await engine.running.ready()
-            if not engine.running.registers_itself:
-                running = engine.running
+            running = engine.running
+            if running.registers_itself:
+                await self._gateways.in_service(running.url, self._join_s, engine.waits_for)
+            else:
                 await self._gateways.add(running.url, running.shim_url, engine.degree)
         except (LaunchFailed, DrainFailed, OSError, ValueError) as error:
             log.error("engine %s on GPUs %s does not start: %s", engine.id, engine.gpus, error)
             await self._end(engine)
-            engine.state, engine.detail, engine.is_held = EngineState.FAILED, str(error), False
+            # Failed with a URL means one that would not drain and holds its GPUs.
+            engine.running = None
+            engine.state, engine.detail = EngineState.FAILED, str(error)
             return
-        engine.state = EngineState.READY
+        engine.state, engine.detail = EngineState.READY, ""
         engine.started_in_s = round(time.monotonic() - began, 3)
 
     async def _take_down(self, engine: _Engine, force: bool) -> None:

@@ -16,7 +16,11 @@ from heddle_shim.emulator.clock import Clock
 from heddle_shim.emulator.fleet_server import FleetServer, build_workers
 from heddle_shim.emulator.timing import TimingProfile
 from heddle_shim.emulator.worker import WorkerSettings
+from heddle_shim.engine_flags import Options
+from heddle_shim.engine_process import end_with_parent
 
+ADMIN_KEY_VARIABLE: Final = "HEDDLE_ADMIN_KEY"
+"""Of `heddle shim --gateway-key`."""
 POLL_S: Final = 0.5
 STOP_S: Final = 60.0
 
@@ -151,7 +155,8 @@ class ShimLauncher:
 
     ``options``: SGLang's own, without degree and port. ``shim_options``: passed to the shim as they are
     (``--gateway``, ``--advertise``, ``--engine-command``, ...). Engine of the lowest GPU g listens on
-    ``base_port + g``.
+    ``base_port + g`` of ``listen``, unless the options say another address. ``gateway_key``: what the shims
+    register with.
     """
 
     def __init__(
@@ -159,12 +164,16 @@ class ShimLauncher:
         options: str,
         shim_options: Sequence[str],
         *,
+        listen: str,
+        gateway_key: str | None,
         base_port: int,
         log_folder: Path,
         start_timeout_s: float,
     ) -> None:
         self._options = options
         self._shim_options = tuple(shim_options)
+        self._listen = listen
+        self._gateway_key = gateway_key
         self._base_port = base_port
         self._log_folder = log_folder
         self._start_timeout_s = start_timeout_s
@@ -172,6 +181,10 @@ class ShimLauncher:
     async def launch(self, degree: int, gpus: Sequence[int]) -> Running:
         port = self._base_port + min(gpus)
         engine = f"{self._options} --tp {degree} --port {port}"
+        if "--host" not in Options.parse(self._options):
+            engine += f" --host {self._listen}"
+        # Not as an option, which all users of the machine could read.
+        keys = {ADMIN_KEY_VARIABLE: self._gateway_key} if self._gateway_key else {}
         visible = ",".join(map(str, gpus))
         with (self._log_folder / f"engine-{port}.log").open("ab") as log:
             process = await asyncio.create_subprocess_exec(
@@ -180,7 +193,9 @@ class ShimLauncher:
                 stdin=DEVNULL,
                 stdout=PIPE,
                 stderr=log,
-                env=os.environ | {"CUDA_VISIBLE_DEVICES": visible},
+                env=os.environ | {"CUDA_VISIBLE_DEVICES": visible} | keys,
+                # A host that is killed does not leave engines on GPUs that the next one takes for free.
+                preexec_fn=end_with_parent if sys.platform == "linux" else None,
             )
         assert process.stdout is not None
         try:
