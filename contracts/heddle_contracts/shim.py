@@ -58,9 +58,9 @@ class WorkerReport(_Contract):
         default=None,
         ge=0,
         le=1,
-        description="Share of prompt tokens found in the cache since the last report.",
+        description="Share of prompt tokens found in the cache, over the last seconds.",
     )
-    output_tokens_s: float | None = Field(default=None, ge=0)
+    output_tokens_s: float | None = Field(default=None, ge=0, description="Over the last seconds.")
     retractions: int | None = Field(
         default=None, ge=0, description="Requests that lost their place, since the engine's start."
     )

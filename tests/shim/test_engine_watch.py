@@ -156,6 +156,28 @@ async def test_new_weights_are_seen_in_the_same_life(
     assert len(lives) == 1
 
 
+async def test_reports_between_two_looks_at_the_counters_repeat_what_they_told(
+    engine: FakeEngine, watch: EngineWatch
+) -> None:
+    await looked_until(watch, "ready")
+    telemetry = Telemetry("shim")
+    look = {PROMPT: 1000.0, CACHED: 0.0, OUTPUT: 50.0}
+    for second in range(10, 15):
+        first = telemetry.report(watch, "default", look, float(second))
+        assert (first.cache_hit_rate, first.output_tokens_s) == (None, 5.5)
+    look = {PROMPT: 1200.0, CACHED: 150.0, OUTPUT: 550.0}
+    for second in range(15, 20):
+        then = telemetry.report(watch, "default", look, float(second))
+        assert (then.cache_hit_rate, then.output_tokens_s) == (0.75, 100.0)
+    # What is not known is not taken for nothing.
+    unknown = telemetry.report(watch, "default", {}, 20.0)
+    assert (unknown.cache_hit_rate, unknown.output_tokens_s) == (None, 5.5)
+    await engine.stop()
+    await looked_until(watch, "dead")
+    gone = telemetry.report(watch, "default", look, 25.0)
+    assert (gone.cache_hit_rate, gone.output_tokens_s) == (None, None)
+
+
 async def test_a_report_tells_of_the_time_since_the_last(engine: FakeEngine, watch: EngineWatch) -> None:
     await looked_until(watch, "ready")
     telemetry = Telemetry("shim")

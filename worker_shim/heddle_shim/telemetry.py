@@ -16,21 +16,29 @@ RETRACTED: Final = "sglang:num_retracted_requests_total"
 
 @dataclass(slots=True)
 class Telemetry:
-    """Remembers the last look at the engine's counters, so that a report tells of the time since."""
+    """Remembers the last look at the engine's counters. Reports come more often than such looks: each tells
+    of the time between the last two.
+    """
 
     instance: str
-    _before: Mapping[str, float] = field(default_factory=dict)
+    _counters: Mapping[str, float] = field(default_factory=dict)
     _at: float = 0.0
+    _hit_rate: float | None = None
+    _output_tokens_s: float | None = None
 
     def report(
         self, watch: EngineWatch, weight_version: str | None, metrics: Mapping[str, float], now: float
     ) -> WorkerReport:
-        """``metrics``: samples by name, empty where the engine has none. ``now``: monotonic seconds."""
+        """``metrics``: samples by name, empty where the engine has none; another object is another look.
+        ``now``: monotonic seconds.
+        """
         load = watch.load
-        seconds = now - self._at
-        prompt, cached, output = (self._since(metrics, name) for name in (PROMPT, CACHED, OUTPUT))
-        steady = bool(self._before) and seconds > 0
-        self._before, self._at = metrics, now
+        if metrics is not self._counters:
+            self._measure(metrics, now)
+        # Of an engine that does not say how it is loaded, the last rates are of another time.
+        hit_rate, output_tokens_s = (self._hit_rate, self._output_tokens_s) if load else (None, None)
+        if output_tokens_s is None and load is not None:
+            output_tokens_s = load.output_tokens_s
         return WorkerReport(
             instance=f"{self.instance}/{watch.generation}",
             engine=watch.state,
@@ -39,13 +47,21 @@ class Telemetry:
             waiting=load.waiting if load else None,
             kv_used=load.kv_used if load else None,
             kv_tokens=load.kv_total if load else None,
-            cache_hit_rate=min(1.0, cached / prompt) if steady and prompt else None,
-            output_tokens_s=output / seconds if steady else (load.output_tokens_s if load else None),
+            cache_hit_rate=hit_rate,
+            output_tokens_s=output_tokens_s,
             retractions=int(metrics.get(RETRACTED, 0.0)) if metrics else None,
             detail=watch.why,
         )
 
+    def _measure(self, metrics: Mapping[str, float], now: float) -> None:
+        prompt, cached, output = (self._since(metrics, name) for name in (PROMPT, CACHED, OUTPUT))
+        seconds = now - self._at
+        steady = bool(self._counters) and bool(metrics) and seconds > 0
+        self._hit_rate = min(1.0, cached / prompt) if steady and prompt else None
+        self._output_tokens_s = output / seconds if steady else None
+        self._counters, self._at = metrics, now
+
     def _since(self, metrics: Mapping[str, float], name: str) -> float:
         """How much a counter grew. An engine that was started again counts from 0."""
-        before, now = self._before.get(name, 0.0), metrics.get(name, 0.0)
+        before, now = self._counters.get(name, 0.0), metrics.get(name, 0.0)
         return now - before if now >= before else now
