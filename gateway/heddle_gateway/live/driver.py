@@ -309,6 +309,10 @@ class Driver:
         self.on_orders()
         return self.policy()
 
+    def check_policy(self, change: Mapping[str, Any]) -> None:
+        """Raises PolicyRefused where ``change_policy`` would; changes nothing."""
+        new_core(laid_over(self.policy(), change), journal=False)
+
     def stats(self) -> dict[str, int]:
         """The core's counts, derived from the live steps when asked."""
         return self._core.stats()

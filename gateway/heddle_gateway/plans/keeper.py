@@ -21,21 +21,18 @@ from typing import Any, Final, Protocol
 
 from heddle_contracts.history import PlanRecord
 from heddle_contracts.planning import (
-    MAX_LENGTHS,
     Activated,
     ActivatedBy,
-    ActiveTrajectory,
     EventKind,
     Plan,
     PlanCompute,
     PlanMaking,
-    PlanningRequest,
     PlanReason,
-    PlanWorker,
 )
 
 from heddle_gateway.plans.book import PlanBook
 from heddle_gateway.plans.fitting import DoesNotFit, FittedShare, fit
+from heddle_gateway.plans.window import LiveCore, Named, Window
 from heddle_gateway.supervision import Background
 from heddle_gateway.telemetry.planner_client import PlannerAway, PlannerClient, PlannerRefused
 
@@ -53,25 +50,14 @@ TAKE_UP_WAIT_S: Final = 10.0
 """How long the plan of an earlier process waits for all its workers; then those there are have to do."""
 
 
-class Core(Protocol):
-    """The driven decision core (live.driver.Driver)."""
+class Core(LiveCore, Protocol):
+    """The driven decision core (live.driver.Driver). ``check_policy`` and ``change_policy`` raise ValueError
+    for what it does not take.
+    """
 
-    def active(self) -> list[tuple[int, int, float | None, int, int, int | None]]: ...
-    def worker_views(self) -> list[dict[str, Any]]: ...
-    def policy(self) -> dict[str, Any]: ...
+    def check_policy(self, change: Mapping[str, Any]) -> None: ...
     def change_policy(self, change: Mapping[str, Any]) -> dict[str, Any]: ...
     def install_plan(self, serial: int, shares: Any, *, ttl_ms: int) -> None: ...
-
-
-class Named(Protocol):
-    """A live trajectory (live.directory.LiveTrajectory)."""
-
-    @property
-    def tenant(self) -> str: ...
-    @property
-    def trajectory_id(self) -> str: ...
-    @property
-    def group_id(self) -> str | None: ...
 
 
 class NoPlanner(Exception):
@@ -97,8 +83,7 @@ class PlanKeeper:
     ) -> None:
         self._core = core
         self._client = client
-        self._trajectory = trajectory
-        self._worker_name = worker_name
+        self._window = Window(core, trajectory, worker_name)
         self._period_s = period_s
         self._automatic = automatic
         self._on_event = on_event
@@ -137,13 +122,17 @@ class PlanKeeper:
         if self._client is None:
             raise NoPlanner("no planner is configured; start `heddle planner`, give its URL with --planner")
         try:
-            plan = await self._client.plan(self._request(asked, reason))
+            plan = await self._client.plan(self._window.request(asked, reason))
         except PlannerAway as error:
             self._failed += 1
             raise NoPlanner(f"the planner cannot be asked now: {error}") from error
         except PlannerRefused:
             self._failed += 1
             raise
+        if (why := self._refused(plan)) is not None:
+            self._failed += 1
+            self._client.distrust(why)
+            raise NoPlanner(f"the planner answered with a plan that cannot be: {why}")
         self._made += 1
         # Times of the planner's host mean nothing here: its clock may be minutes off.
         now = time.time()
@@ -199,11 +188,12 @@ class PlanKeeper:
             return
         by = plan.activated_by or "planner"
         over = self.book.in_force is not None or time.time() >= plan.expires_at
-        if over or (by == "planner" and not (self._automatic and self.may_place())):
+        unwanted = by == "planner" and not (self._automatic and self.may_place())
+        if over or unwanted or self._refused(plan) is not None:
             self._earlier = None
             return
-        names = self._names()
-        there = {names.get(view["worker"]) for view in self._live_workers()}
+        names = self._window.names()
+        there = {names.get(view["worker"]) for view in self._window.workers()}
         if time.monotonic() < self._earlier_until and not {share.name for share in plan.shares} <= there:
             return
         try:
@@ -216,7 +206,9 @@ class PlanKeeper:
     def _put_in_force(self, plan: Plan, expires_at: float, at: float, by: ActivatedBy) -> Activated:
         assert plan.version is not None, "a dry run cannot be put in force"
         version, now = plan.version, time.time()
-        shares = fit(plan, self._live_workers(), self._names())
+        if (why := self._refused(plan)) is not None:
+            raise DoesNotFit(why)
+        shares = fit(plan, self._window.workers(), self._window.names())
         before = self._place(plan.placement)
         if plan.making is PlanMaking.SHARES:
             self._install([(share.worker, share.size) for share in shares], expires_at - now)
@@ -312,6 +304,15 @@ class PlanKeeper:
 
     # ---------------------------------------------------------------- inside
 
+    def _refused(self, plan: Plan) -> str | None:
+        """Why the core cannot take it: one of another release may want a placement that it does not know."""
+        try:
+            for placement in (plan.placement, plan.fallback_placement):
+                self._core.check_policy({"placement": placement})
+        except ValueError as error:
+            return str(error)
+        return None
+
     def _place(self, placement: str) -> str:
         """Puts a placement in force; returns the one before."""
         before = str(self._core.policy()["placement"])
@@ -331,67 +332,6 @@ class PlanKeeper:
         if self._serial:
             self._serial += 1
             self._core.install_plan(self._serial, [(share.worker, share.size) for share in shares], ttl_ms=0)
-
-    def _live_workers(self) -> list[dict[str, Any]]:
-        return [view for view in self._core.worker_views() if view["state"] == "active"]
-
-    def _names(self) -> dict[int, str]:
-        found = {view["worker"]: self._worker_name(view["worker"]) for view in self._core.worker_views()}
-        return {worker: name for worker, name in found.items() if name is not None}
-
-    def _request(self, asked: PlanCompute, reason: PlanReason) -> PlanningRequest:
-        names = self._names()
-        workers = tuple(
-            PlanWorker(
-                id=view["worker"],
-                name=names.get(view["worker"], str(view["worker"])),
-                homed=view["homed"],
-                homed_remaining=view["homed_remaining"],
-                **{
-                    name: view[name]
-                    for name in (
-                        "degree",
-                        "slots",
-                        "kv_tokens",
-                        "token_us",
-                        "token_us_per_seq",
-                        "token_us_per_context_token",
-                        "prefill_tokens_per_s",
-                    )
-                },
-            )
-            for view in self._live_workers()
-        )
-        return PlanningRequest.model_construct(
-            asked=asked,
-            reason=reason,
-            workers=workers,
-            active=() if asked.lengths is not None else self._active(),
-            policy=self._core.policy(),
-        )
-
-    def _active(self) -> tuple[ActiveTrajectory, ...]:
-        rows = self._core.active()
-        if len(rows) > MAX_LENGTHS:
-            rows = sorted(rows, key=lambda row: -row[1])[:MAX_LENGTHS]
-        found = []
-        for handle, remaining, sigma, context, generated, _ in rows:
-            live = self._trajectory(handle)
-            if live is None:
-                continue
-            # Not validated: the core's own numbers, and there may be many.
-            found.append(
-                ActiveTrajectory.model_construct(
-                    tenant=live.tenant,
-                    trajectory_id=live.trajectory_id,
-                    group_id=live.group_id,
-                    remaining=float(remaining),
-                    sigma=sigma,
-                    context_tokens=context,
-                    generated=generated,
-                )
-            )
-        return tuple(found)
 
 
 def _told(share: FittedShare) -> str:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from heddle_contracts.history import PlanRecord
 from heddle_contracts.planning import Plan, PlanList
 
 EXAMPLE: dict[str, Any] = Plan.model_config["json_schema_extra"]["examples"][0]  # type: ignore[index,call-overload]
@@ -159,6 +160,27 @@ async def test_redis_knows_the_plan_in_force_though_the_database_is_lost(
     await until(lambda: book.current(time.time()) is not None, "the plan to be taken up")
     assert (book.current(time.time()).version, tuple(book.lengths(2))) == (2, (9.0, 5.0))
     assert await make(again) == 4
+
+
+@pytest.mark.parametrize("named", ["placement", "fallback_placement"])
+async def test_a_plan_of_another_release_with_a_placement_that_is_not_known_is_not_put_in_force(
+    new_gateway: Any, two_workers: list[Any], planner: Any, named: str
+) -> None:
+    gateway = await new_gateway(*two_workers, planner=planner.url, auto_plan=False)
+    keeper = gateway.parts.planning.keeper
+    await make(gateway)
+    of_another = keeper.book.get(1, time.time()).model_copy(update={named: "by_moon"})
+    version = keeper.book.keep(of_another).version
+    answer = await gateway.client.post(f"/admin/v1/plans/{version}/activate")
+    assert answer.status_code == 409, answer.text
+    assert "by_moon" in answer.json()["detail"]
+    in_force = of_another.model_copy(
+        update={"version": 9, "activated_at": time.time(), "activated_by": "operator"}
+    )
+    keeper.resume(9, PlanRecord(in_force, ()))
+    keeper.workers_changed()
+    assert keeper.book.in_force is None
+    assert gateway.parts.driver.policy()["placement"] == "by_rank"
 
 
 async def test_a_plan_waits_for_all_of_its_workers(

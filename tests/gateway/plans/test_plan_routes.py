@@ -228,6 +228,38 @@ async def test_an_expired_plan_leaves_the_placement_that_rehearsed_best_without_
     assert planned.parts.driver.policy()["placement"] == plan.placement
 
 
+@pytest.mark.parametrize("named", ["placement", "fallback_placement"])
+async def test_a_planner_that_wants_a_placement_nobody_knows_is_not_believed(
+    new_gateway: Any, worker: Any, fake_planner: Any, until: Any, named: str
+) -> None:
+    example = Plan.model_config["json_schema_extra"]["examples"][0]  # type: ignore[index,call-overload]
+    nonsense = True
+
+    async def answer(path: str, body: dict[str, Any]) -> Any:
+        if not path.endswith("/plans"):
+            return {"forecasts": [], "model": "fake"}
+        now = time.time()
+        (one,) = body["workers"]
+        share = {"size": 2, "seconds": 1.0, "limited_by": "nothing", "longest": 9.0, "shortest": 5.0}
+        share |= {"worker": one["id"], "name": one["name"], "degree": one["degree"], "first_rank": 0}
+        times = {"version": None, "state": "candidate", "made_at": now, "expires_at": now + 60}
+        plan = {**example, **times, "shares": [share], "members": [["t0", "t1"]]}
+        return plan | ({named: "by_moon"} if nonsense else {})
+
+    fake_planner.answer = answer
+    gateway = await new_gateway(worker, planner=fake_planner.url, plan_period_s=0.1)
+    keeper = gateway.parts.planning.keeper
+    refused = await gateway.client.post("/admin/v1/plans", json={"dry_run": True})
+    assert refused.status_code == 503, refused.text
+    assert "by_moon" in refused.json()["detail"]
+    assert (await gateway.client.get("/ready")).json()["planner"] == "nonsense"
+    announced = await gateway.client.post("/admin/v1/rollouts", json={"lengths": [9, 5]})
+    assert announced.status_code == 201, announced.text
+    assert announced.json()["rollout"]["plan_version"] is None
+    nonsense = False
+    await until(lambda: keeper.book.current(time.time()) is not None, "an automatic plan: its task goes on")
+
+
 async def test_a_planner_that_dies_leaves_the_plan_until_it_expires(
     new_gateway: Any, worker: Any, fake_planner: Any
 ) -> None:
