@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 Until = Callable[..., Awaitable[None]]
@@ -132,8 +133,12 @@ async def test_finished_trajectories_are_forgotten_and_kept_in_history(gateway: 
     assert {record.trajectory_id for record in records} == {"run", "other"}
 
 
-async def test_a_session_is_closed_by_its_own_caller(gateway: Any) -> None:
-    key = {"authorization": "Bearer sk-mine"}
+@pytest.mark.parametrize(
+    "key",
+    [{"authorization": "Bearer sk-mine"}, {"x-api-key": "sk-mine"}, {"x-goog-api-key": "sk-mine"}],
+    ids=str,
+)
+async def test_a_session_is_closed_by_its_own_caller(gateway: Any, key: dict[str, str]) -> None:
     await gateway.chat(headers=key | {"X-Session-Id": "s-1"})
     other = await gateway.client.post(
         "/finish_session?session_id=s-1", headers={"authorization": "Bearer sk-x"}

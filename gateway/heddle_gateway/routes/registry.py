@@ -6,7 +6,7 @@ that such frameworks send through the router to every engine. All of it is the o
 except ``/finish_session``, which an agent calls.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, NamedTuple, Protocol
@@ -58,8 +58,8 @@ class LiveSteps(Protocol):
     def pause_dispatch(self, paused: bool) -> bool:
         """Steps wait in the gateway from now on, or all that wait go on. False when it was so before."""
 
-    def finish_session(self, session_id: str, authorization: str | None) -> bool:
-        """Closes a trajectory of this caller; False where there is none (any more)."""
+    def finish_session(self, session_id: str, headers: Mapping[str, str]) -> bool:
+        """Closes a trajectory of this caller, whose key is in ``headers``; False where there is none (any more)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ def session_router(deps: RegistryDeps, dependencies: Sequence[Depends] = ()) -> 
     @router.post("/finish_session")
     async def finish_session(request: Request, session_id: str) -> dict[str, Any]:
         """Closes a trajectory. One that is unknown, or closed already, is no error."""
-        finished = deps.live.finish_session(session_id, request.headers.get("authorization"))
+        finished = deps.live.finish_session(session_id, request.headers)
         return {"session_id": session_id, "finished": finished}
 
     return router

@@ -1,6 +1,6 @@
 """Steps in flight as RL frameworks ask for them: abort by rid, abort all, close a session."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from heddle_gateway.identity.keys import tenant_of
 from heddle_gateway.live.driver import Driver
@@ -39,10 +39,9 @@ class FrameworkView:
         """No step is sent from now on, or all that wait go on. False when it was so before."""
         return self._driver.pause_dispatch(paused)
 
-    def finish_session(self, session_id: str, authorization: str | None) -> bool:
+    def finish_session(self, session_id: str, headers: Mapping[str, str]) -> bool:
         """Closes a trajectory of this caller; False where there is none (any more)."""
-        tenant = tenant_of({"authorization": authorization} if authorization else {})
-        live = self._driver.directory.find(session_id, tenant)
+        live = self._driver.directory.find(session_id, tenant_of(headers))
         if live is None:
             return False
         self._driver.finish(live)

@@ -1,7 +1,7 @@
 """The registry as RL frameworks speak to it, over a real socket."""
 
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
@@ -37,7 +37,8 @@ class Steps:
         self.waiting = [one for one in self.waiting if one not in ended]
         return len(ended)
 
-    def finish_session(self, session_id: str, authorization: str | None) -> bool:
+    def finish_session(self, session_id: str, headers: Mapping[str, str]) -> bool:
+        authorization = headers.get("authorization")
         known = (session_id, authorization) in self.sessions
         self.sessions.discard((session_id, authorization))
         return known
