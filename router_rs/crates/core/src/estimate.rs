@@ -118,6 +118,8 @@ pub struct Progress<'a> {
 pub struct Estimator {
     ended: LogStats,
     gaps: LogStats,
+    /// What follows from the gaps, which is asked for several times a step.
+    usual: Option<UsualGaps>,
     /// Mean growth of the context from one step to the next, in tokens.
     growth: Option<f64>,
     /// Mean output tokens of a step.
@@ -127,6 +129,28 @@ pub struct Estimator {
     gap_us: Option<f64>,
     /// Share of the steps that arrived lately that continue a known trajectory.
     continued: Option<f64>,
+}
+
+/// Tool gaps, when enough were seen.
+#[derive(Debug, Clone, Copy)]
+struct UsualGaps {
+    lengths: LogNormal,
+    /// Two sigmas past the usual gap, in microseconds.
+    dormant_after: u64,
+}
+
+impl UsualGaps {
+    fn of(gaps: &LogStats) -> Self {
+        let lengths = LogNormal {
+            mu: gaps.mean,
+            sigma: (gaps.m2 / gaps.n).sqrt(),
+        };
+        let after = (lengths.mu + 2.0 * lengths.sigma).exp();
+        Self {
+            lengths,
+            dormant_after: after.max(DORMANT_FLOOR_US) as u64,
+        }
+    }
 }
 
 fn blend(mean: &mut Option<f64>, value: f64) {
@@ -203,6 +227,7 @@ impl Estimator {
     /// A tool gap lasted `us`.
     pub fn gap_seen(&mut self, us: u64) {
         self.gaps.add(us as f64);
+        self.usual = (self.gaps.n >= GAPS_NEEDED).then(|| UsualGaps::of(&self.gaps));
         blend(&mut self.gap_us, us as f64);
     }
 
@@ -223,21 +248,15 @@ impl Estimator {
 
     /// Lengths of tool gaps in microseconds; none until enough were seen.
     pub fn gap_lengths(&self) -> Option<LogNormal> {
-        (self.gaps.n >= GAPS_NEEDED).then(|| LogNormal {
-            mu: self.gaps.mean,
-            sigma: (self.gaps.m2 / self.gaps.n).sqrt(),
-        })
+        self.usual.map(|usual| usual.lengths)
     }
 
     /// Time in the tool gap after which a trajectory does not count as active: two sigmas past the usual gap, at
     /// most `dormant_after_ms` of the policy.
     pub fn dormant_after(&self, policy: &Policy) -> u64 {
         let bound = policy.dormant_after_ms.saturating_mul(1000);
-        let Some(gaps) = self.gap_lengths() else {
-            return bound;
-        };
-        let usual = (gaps.mu + 2.0 * gaps.sigma).exp();
-        (usual.max(DORMANT_FLOOR_US) as u64).min(bound)
+        self.usual
+            .map_or(bound, |usual| usual.dormant_after.min(bound))
     }
 
     /// Tokens by which the context of a trajectory in its step is expected to grow until the step has ended: its answer. No
