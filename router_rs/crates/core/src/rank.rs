@@ -9,6 +9,8 @@
 
 mod entry;
 
+use std::hint::black_box;
+
 pub use entry::{Entry, Span};
 
 /// Most entries in one block; a block that would grow past it is split in halves. Half as many make splits, each of which
@@ -144,8 +146,12 @@ impl Ranking {
         }
         let (old, new) = (Entry { weight: old, id }, Entry { weight: new, id });
         let at = self.block_of(old);
-        if let Some(found) = self.shift(at, old, new) {
-            return found;
+        self.fetch_block(at);
+        if self.belongs(at, new) {
+            return self.shift(at, old, new);
+        }
+        if at < self.blocks.len() {
+            self.fetch_block(self.block_near(at, new));
         }
         if !self.remove_from(at, old) {
             return false;
@@ -156,14 +162,26 @@ impl Ranking {
         self.insert_into(self.block_near(at, new), new)
     }
 
-    /// Changes an entry that stays within its block, as most changes of progress do; `None` when it would leave it.
-    fn shift(&mut self, at: usize, old: Entry, new: Entry) -> Option<bool> {
-        let block = self.blocks.get_mut(at)?;
-        if new < block[0] || new > block[block.len() - 1] {
-            return None;
+    /// Reads a block where a search in it may look first, all at once: one after the other, each would be a wait for a line of
+    /// memory.
+    fn fetch_block(&self, at: usize) {
+        if let Some(block) = self.blocks.get(at) {
+            let eighth = block.len() / 8;
+            black_box((0..8).fold(0, |sum, i| sum ^ block[i * eighth].weight));
         }
+    }
+
+    /// True when block `at` is the one that `entry` lies in or would be put into. Told by the ends of blocks alone, which are in
+    /// the caches when the block is not.
+    fn belongs(&self, at: usize, entry: Entry) -> bool {
+        self.ends.get(at).is_some_and(|end| *end >= entry) && (at == 0 || self.ends[at - 1] < entry)
+    }
+
+    /// Changes an entry that stays within its block, as most changes of progress do.
+    fn shift(&mut self, at: usize, old: Entry, new: Entry) -> bool {
+        let block = &mut self.blocks[at];
         let Ok(from) = block.binary_search(&old) else {
-            return Some(false);
+            return false;
         };
         let to = block.partition_point(|other| *other < new);
         if to > from {
@@ -181,7 +199,7 @@ impl Ranking {
             self.sums[i].weight = self.sums[i].weight - old.weight + new.weight;
             i += i & i.wrapping_neg();
         }
-        Some(true)
+        true
     }
 
     /// True when this entry is ranked.
