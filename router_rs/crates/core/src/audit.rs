@@ -20,6 +20,7 @@ struct Seen {
     members: BTreeMap<u64, u32>,
     ranked: (usize, u64),
     gap_timers: usize,
+    hold_timers: usize,
 }
 
 impl Core {
@@ -125,7 +126,7 @@ impl Core {
         if !listed {
             fault("its trajectory does not know it".into());
         }
-        let timer = self.timers.holds.at(id);
+        seen.hold_timers += usize::from(step.hold_timer.is_some());
         let queued = Queued {
             key: step.key,
             step: id,
@@ -172,10 +173,10 @@ impl Core {
             StepState::HeldSlot => self.policy.order.variant().may_starve() && !step.overdue,
             _ => false,
         };
-        if must_be_bounded && timer.is_none() {
+        if must_be_bounded && step.hold_timer.is_none() {
             fault(format!("{:?} without a bound", step.state));
         }
-        if timer.is_some() && !StepState::HELD.contains(&step.state) {
+        if step.hold_timer.is_some() && !StepState::HELD.contains(&step.state) {
             fault(format!("{:?} with a hold timer", step.state));
         }
         let needs_attempt = matches!(
@@ -302,15 +303,23 @@ impl Core {
         if !self.timers.is_consistent() {
             faults.push("timers: the indices differ".into());
         }
-        let gaps = |&(_, timer): &(u64, Timer)| matches!(timer, Timer::Gap(_));
-        let armed = self.timers.iter().filter(gaps).count();
-        if armed != seen.gap_timers {
-            let known = seen.gap_timers;
-            faults.push(format!("{armed} gap timers, trajectories know of {known}"));
+        let count = |kind: fn(Timer) -> bool| self.timers.iter().filter(|t| kind(t.1)).count();
+        let gaps = count(|timer| matches!(timer, Timer::Gap(_)));
+        let holds = count(|timer| matches!(timer, Timer::Hold(_)));
+        for (armed, known, of) in [
+            (gaps, seen.gap_timers, "gap timers, trajectories"),
+            (holds, seen.hold_timers, "hold timers, steps"),
+        ] {
+            if armed != known {
+                faults.push(format!("{armed} {of} know of {known}"));
+            }
         }
         for (at, timer) in self.timers.iter() {
             let known = match timer {
-                Timer::Hold(step) => self.steps.contains(step),
+                Timer::Hold(id) => {
+                    let step = self.steps.get(id);
+                    step.is_some_and(|step| step.hold_timer == Some(at))
+                }
                 Timer::Gap(id) => {
                     let trajectory = self.trajectories.get(id);
                     trajectory.is_some_and(|trajectory| trajectory.gap_timer == Some(at))

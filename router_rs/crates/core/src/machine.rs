@@ -289,7 +289,7 @@ impl Core {
     pub(crate) fn reject(&mut self, step: StepId, reason: RejectReason) {
         const NO_WORKER_RETRY_MS: u64 = 5_000;
         const EXHAUSTED_RETRY_MS: u64 = 1_000;
-        self.timers.holds.disarm(step);
+        self.disarm_hold(step);
         self.set_state(step, StepState::Rejected);
         self.counters.rejected += 1;
         let retry_after_ms = match reason {

@@ -1,5 +1,7 @@
 //! The way of a step to placement: arrival, the wait for an aborting predecessor, admission, and the bounds of waits.
 
+use std::hint::black_box;
+
 use crate::action::RejectReason;
 use crate::admission::Applicant;
 use crate::event::{EventError, StepArrived};
@@ -14,6 +16,7 @@ use crate::{Micros, StepId};
 impl Core {
     pub(crate) fn step_arrived(&mut self, arrived: StepArrived) -> Result<(), EventError> {
         let (id, trajectory) = (arrived.step, arrived.trajectory);
+        self.fetch_for(&arrived);
         self.take_in(arrived)?;
         let waits = self
             .trajectories
@@ -26,6 +29,20 @@ impl Core {
             self.admit(id);
         }
         Ok(())
+    }
+
+    /// Reads what the arrival will need, one beside the other: where they are needed, each would be a wait for memory by itself.
+    fn fetch_for(&self, arrived: &StepArrived) {
+        let trajectory = self.trajectories.get(arrived.trajectory);
+        let group = arrived.group.and_then(|group| self.groups.get(group));
+        // Behind other applicants it is not placed now.
+        let placed = !arrived.chain.is_empty() && self.applicants.is_empty();
+        let known = placed.then(|| self.memory.prefixes.known(&arrived.chain));
+        black_box((
+            trajectory.map(|trajectory| trajectory.steps),
+            group.map(|group| group.members),
+            known,
+        ));
     }
 
     /// Makes a step and its trajectory known. The step is left in `Arrived`: the caller sends it on.
@@ -71,6 +88,7 @@ impl Core {
                 queued_at: None,
                 reason: "",
                 overdue: false,
+                hold_timer: None,
                 attempts: 0,
                 failed_on: Vec::new(),
                 attempt: None,
@@ -87,7 +105,7 @@ impl Core {
             .get(id)
             .is_some_and(|step| step.state != StepState::Arrived)
         {
-            self.timers.holds.disarm(id);
+            self.disarm_hold(id);
         }
         if self.workers.alive() == 0 {
             self.no_worker(id);
@@ -175,7 +193,7 @@ impl Core {
     /// Takes an applicant out of the queue and places it.
     pub(crate) fn let_in(&mut self, applicant: Queued) {
         self.applicants.remove(&applicant);
-        self.timers.holds.disarm(applicant.step);
+        self.disarm_hold(applicant.step);
         self.place(applicant.step);
     }
 
@@ -230,6 +248,7 @@ impl Core {
         let Some(step) = self.steps.get_mut(id) else {
             return;
         };
+        step.hold_timer = None;
         self.counters.holds_expired += 1;
         match step.state {
             StepState::HeldPredecessor => self.admit(id),
@@ -265,7 +284,7 @@ impl Core {
         match step.state {
             StepState::HeldSlot if step.overdue => {}
             StepState::HeldSlot if !self.policy.order.variant().may_starve() => {
-                self.timers.holds.disarm(id);
+                self.disarm_hold(id);
             }
             StepState::HeldSlot => self.arm_hold(id, since, self.policy.max_wait_ms),
             StepState::HeldAdmission => self.arm_hold(id, since, self.policy.max_hold_ms),
@@ -278,6 +297,14 @@ impl Core {
         let at = since
             .saturating_add(bound_ms.saturating_mul(1000))
             .max(self.now);
-        self.timers.holds.arm(id, at);
+        if let Some(step) = self.steps.get_mut(id) {
+            self.timers.holds.set(id, &mut step.hold_timer, Some(at));
+        }
+    }
+
+    pub(crate) fn disarm_hold(&mut self, id: StepId) {
+        if let Some(step) = self.steps.get_mut(id) {
+            self.timers.holds.set(id, &mut step.hold_timer, None);
+        }
     }
 }

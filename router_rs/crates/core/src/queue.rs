@@ -85,11 +85,10 @@ impl Core {
         let Some(step) = self.steps.get_mut(id) else {
             return;
         };
-        // Only held steps have a timer; most were never held, and looking for one costs a cold line of memory.
         if !StepState::HELD.contains(&step.state) {
             return;
         }
-        self.timers.holds.disarm(id);
+        self.timers.holds.set(id, &mut step.hold_timer, None);
         let queued = Queued {
             key: step.key,
             step: id,

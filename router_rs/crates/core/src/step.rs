@@ -239,6 +239,8 @@ pub struct Step {
     pub reason: &'static str,
     /// It has waited as long as it may: head of the queue.
     pub overdue: bool,
+    /// When the bound of its wait fires, if it is armed.
+    pub hold_timer: Option<Micros>,
     /// Attempts so far.
     pub attempts: u32,
     /// Workers that attempts failed on.

@@ -58,13 +58,14 @@ impl Armed {
     }
 }
 
-/// Armed gap timers by time. Every trajectory has one and looks at it in every gap, so the time of each is kept there.
+/// Armed timers of one kind by time, where the time of each is kept in what it is for: that is at hand when the timer is looked
+/// at, and a table of times would be two more lines of memory to wait for.
 #[derive(Debug, Default)]
-pub struct Gaps(BTreeSet<(Micros, TrajectoryId)>);
+pub struct Noted(BTreeSet<(Micros, u64)>);
 
-impl Gaps {
+impl Noted {
     /// Moves a timer from where it is `armed` to another time, or disarms it.
-    pub fn set(&mut self, id: TrajectoryId, armed: &mut Option<Micros>, at: Option<Micros>) {
+    pub fn set(&mut self, id: u64, armed: &mut Option<Micros>, at: Option<Micros>) {
         if let Some(old) = *armed {
             self.0.remove(&(old, id));
         }
@@ -79,9 +80,9 @@ impl Gaps {
 #[derive(Debug, Default)]
 pub struct Timers {
     /// [`Timer::Hold`].
-    pub holds: Armed,
+    pub holds: Noted,
     /// [`Timer::Gap`].
-    pub gaps: Gaps,
+    pub gaps: Noted,
     /// [`Timer::Move`].
     pub moves: Armed,
     /// [`Timer::PlanExpiry`].
@@ -95,7 +96,7 @@ pub struct Timers {
 impl Timers {
     /// The next timer; of those at one time, the kinds in their order.
     fn first(&self) -> Option<(Micros, Timer)> {
-        let hold = self.holds.by_time.first();
+        let hold = self.holds.0.first();
         let gap = self.gaps.0.first();
         let heads = [
             hold.map(|&(at, id)| (at, Timer::Hold(id))),
@@ -113,11 +114,11 @@ impl Timers {
         self.first().map(|(at, _)| at)
     }
 
-    /// Takes the earliest timer that is due at `now`. A trajectory whose gap timer it is has to be told.
+    /// Takes the earliest timer that is due at `now`. A step or trajectory whose timer it is has to be told.
     pub fn pop_due(&mut self, now: Micros) -> Option<Timer> {
         let (at, timer) = self.first().filter(|&(at, _)| at <= now)?;
         match timer {
-            Timer::Hold(id) => self.holds.disarm(id),
+            Timer::Hold(id) => self.holds.set(id, &mut Some(at), None),
             Timer::Gap(id) => self.gaps.set(id, &mut Some(at), None),
             Timer::Move(id) => self.moves.disarm(id),
             Timer::PlanExpiry => self.plan_expiry = None,
@@ -130,17 +131,13 @@ impl Timers {
     /// Number of armed timers.
     pub fn len(&self) -> usize {
         let single = [self.plan_expiry, self.room].into_iter().flatten().count();
-        [&self.holds, &self.moves, &self.gatherings]
-            .map(|kind| kind.by_time.len())
-            .iter()
-            .sum::<usize>()
-            + self.gaps.0.len()
-            + single
+        let noted = self.holds.0.len() + self.gaps.0.len();
+        noted + self.moves.by_time.len() + self.gatherings.by_time.len() + single
     }
 
     /// All armed timers, for audits.
     pub fn iter(&self) -> impl Iterator<Item = (Micros, Timer)> + '_ {
-        let holds = self.holds.by_time.iter();
+        let holds = self.holds.0.iter();
         let gaps = self.gaps.0.iter();
         let moves = self.moves.by_time.iter();
         let gatherings = self.gatherings.by_time.iter();
@@ -157,9 +154,7 @@ impl Timers {
 
     /// True when both indices of every kind that has two hold the same timers.
     pub fn is_consistent(&self) -> bool {
-        [&self.holds, &self.moves, &self.gatherings]
-            .iter()
-            .all(|kind| kind.is_consistent())
+        self.moves.is_consistent() && self.gatherings.is_consistent()
     }
 }
 
@@ -176,14 +171,19 @@ mod tests {
         let mut gap = None;
         timers.gaps.set(1, &mut gap, Some(9));
         timers.gaps.set(1, &mut gap, Some(5));
-        timers.holds.arm(9, 5);
-        timers.holds.arm(3, 7);
+        let mut holds = [None; 3];
+        timers.holds.set(9, &mut holds[0], Some(5));
+        timers.holds.set(3, &mut holds[1], Some(7));
         timers.moves.arm(2, 4);
-        timers.holds.arm(9, 6);
-        timers.holds.arm(8, 1);
-        timers.holds.disarm(8);
+        timers.moves.arm(6, 9);
+        timers.moves.arm(6, 1);
+        timers.moves.disarm(6);
+        timers.holds.set(9, &mut holds[0], Some(6));
+        timers.holds.set(8, &mut holds[2], Some(1));
+        timers.holds.set(8, &mut holds[2], None);
         assert_eq!((timers.len(), timers.next()), (5, Some(4)));
-        assert_eq!((timers.holds.at(9), gap), (Some(6), Some(5)));
+        assert_eq!((holds, gap), ([Some(6), Some(7), None], Some(5)));
+        assert_eq!((timers.moves.at(2), timers.moves.at(6)), (Some(4), None));
         let mut fired = Vec::new();
         while let Some(timer) = timers.pop_due(6) {
             fired.push(timer);
