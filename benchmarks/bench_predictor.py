@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from heddle_contracts.predictions import StepBatch, TrajectoryOver
+from heddle_contracts.predictions import Forecast, StepBatch, TrajectoryOver
 from heddle_contracts.steps import Outcome, StepRecord
 from heddle_planner.observed import Observed
 from heddle_planner.planner_cli import collect_rarely
@@ -78,7 +78,7 @@ def led(held: dict[str, Held]) -> str:
 
 
 def batch_times(trained: models.TrainedModel, recorded: RecordedSet) -> str:
-    """Of predictions alone; with the features made first, texts and all, as a step's end has it; and of a
+    """Of predictions alone; with the features made first, texts and all, and the forecasts after; and of a
     gateway's batch of ended steps, which has no texts, from its records to the planner's forecasts.
     """
     draw = np.random.default_rng(0)
@@ -99,12 +99,22 @@ def batch_times(trained: models.TrainedModel, recorded: RecordedSet) -> str:
     def drawn() -> list[StepFeatures]:
         return [moments[row] for row in draw.integers(0, len(moments), BATCH).tolist()]
 
-    def made(running: list[Progress]) -> None:
-        trained.predictor.predict([progress.features() for progress in running])
+    def made(running: list[Progress]) -> list[Forecast]:
+        said = trained.predictor.predict([progress.features() for progress in running])
+        return [
+            Forecast(
+                tenant="",
+                trajectory_id=progress.origin.trajectory_id,
+                step=progress.steps,
+                mean=float(mean),
+                sigma=float(sigma),
+            )
+            for progress, mean, sigma in zip(running, said.mean, said.sigma, strict=True)
+        ]
 
     kinds: tuple[tuple[str, Callable[[], Any], Callable[[Any], object]], ...] = (
         ("predictions", drawn, trained.predictor.predict),
-        ("features and predictions", lambda: running, made),
+        ("features, predictions and forecasts", lambda: running, made),
         ("records to forecasts", lambda: next(batches), observed.take),
     )
     lines = []

@@ -129,18 +129,24 @@ impl Progress {
         });
     }
 
-    fn moment<'py>(&self, py: Python<'py>, siblings: &Siblings) -> Moment<'py> {
+    fn moment<'py>(&self, py: Python<'py>, siblings: &Siblings) -> PyResult<Moment<'py>> {
         let mut row = Vec::with_capacity(128);
         self.0.numbers(&siblings.0, &mut row);
-        let row: Vec<u8> = row.into_iter().flat_map(f64::to_ne_bytes).collect();
-        (
+        let bytes = PyByteArray::new_with(py, size_of_val(row.as_slice()), |bytes| {
+            let places = bytes.chunks_exact_mut(size_of::<f64>());
+            for (place, number) in places.zip(row) {
+                place.copy_from_slice(&number.to_ne_bytes());
+            }
+            Ok(())
+        })?;
+        Ok((
             self.0.steps(),
             self.0.done_tokens(),
-            PyByteArray::new(py, &row),
+            bytes,
             self.0.words().map(Bag),
             self.0.said().map(Bag),
             self.0.recent_text().map(RecentText),
-        )
+        ))
     }
 }
 
