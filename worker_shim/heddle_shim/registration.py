@@ -2,7 +2,7 @@
 
 The gateway may be restarted at any time and then knows nothing, and gives ids anew: each report says by the
 engine's URL whose it is, and one that is answered with 404 leads to a new registration. Nothing here fails
-because a gateway is away; it is asked again, with back-off.
+because a gateway is away, or something else answers in its place; it is asked again, with back-off.
 
     not known ─▶ registered ─▶ (404) not known      registered ─▶ (410) taken out ─▶ (known again) registered
 
@@ -66,7 +66,8 @@ class Registration:
             try:
                 await self._tell(report)
                 delay = FIRST_DELAY_S
-            except (httpx.TransportError, httpx.HTTPStatusError) as error:
+            except (httpx.HTTPError, ValueError, LookupError, TypeError) as error:
+                # The last three: something else answers in the gateway's place, such as a proxy's error page.
                 log.warning("gateway %s: %s", self._gateway, _words(error))
                 await asyncio.sleep(delay)
                 delay = min(LONGEST_DELAY_S, delay * 2)
@@ -78,7 +79,7 @@ class Registration:
                 reply = await self._http.delete(self._path, params={"leaves": "true"})
                 if reply.status_code != 404:
                     reply.raise_for_status()
-            except (httpx.TransportError, httpx.HTTPStatusError) as error:
+            except httpx.HTTPError as error:
                 log.warning("gateway %s was not told that it leaves: %s", self._gateway, _words(error))
         await self._http.aclose()
 
@@ -116,7 +117,7 @@ class Registration:
         return not self._taken_out
 
 
-def _words(error: httpx.TransportError | httpx.HTTPStatusError) -> str:
+def _words(error: Exception) -> str:
     if isinstance(error, httpx.HTTPStatusError):
         return f"HTTP {error.response.status_code}: {error.response.text[:200]}"
     return str(error) or type(error).__name__

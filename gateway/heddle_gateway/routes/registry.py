@@ -59,7 +59,7 @@ class LiveSteps(Protocol):
         """Steps wait in the gateway from now on, or all that wait go on. False when it was so before."""
 
     def finish_session(self, session_id: str, headers: Mapping[str, str]) -> bool:
-        """Closes a trajectory of this caller, whose key is in ``headers``; False where there is none (any more)."""
+        """Closes a trajectory of the caller, whose key is in ``headers``; False where there is none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from fastapi import FastAPI
+from fastapi.responses import PlainTextResponse
 from heddle_contracts.shim import WorkerReport
 from heddle_gateway.fleet import Fleet, FleetTuning, WorkerSpec, WorkerState
 from heddle_gateway.fleet.errors import UnknownWorker
@@ -20,6 +21,7 @@ class Gateway:
     """An address whose registry may be exchanged for one that knows nothing, as a restart does."""
 
     def __init__(self, fleet: Fleet) -> None:
+        self.answers_instead: PlainTextResponse | None = None
         self.begin(fleet)
 
     def begin(self, fleet: Fleet) -> None:
@@ -28,7 +30,7 @@ class Gateway:
         self._app.include_router(registry_router(RegistryDeps(fleet, None)))  # type: ignore[arg-type]
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        await self._app(scope, receive, send)
+        await (self.answers_instead or self._app)(scope, receive, send)
 
 
 class ScriptedShim:
@@ -211,6 +213,18 @@ async def test_a_shim_that_ends_does_not_keep_its_successor_out(
     for _ in range(3):
         await new.reports()
     assert names(gateway.fleet) == {engine.url: "new"}
+
+
+async def test_something_else_in_the_gateways_place_does_not_end_the_reports(
+    gateway: Gateway, start_shim: StartShim, serve: Serve
+) -> None:
+    engine = await serve()
+    shim = start_shim(engine, "a")
+    gateway.answers_instead = PlainTextResponse("<html>Back soon</html>")
+    await shim.reports()
+    gateway.answers_instead = None
+    await shim.reports()
+    assert names(gateway.fleet) == {engine.url: "a"}
 
 
 async def test_a_report_for_an_id_of_another_worker_is_not_taken(
