@@ -5,8 +5,8 @@ time the server behind the URL is another one (it came back, or was found restar
 of one engine, so a late message about an old life can be told apart.
 """
 
-from dataclasses import dataclass, field
-from typing import Final, Literal, Protocol
+from dataclasses import dataclass, field, replace
+from typing import Final, Literal, Protocol, Self
 
 from heddle_gateway.fleet.features import EngineKind, Features, PrioritySense
 
@@ -56,6 +56,10 @@ class WorkerSpec:
         ):
             if number is not None and not least <= number <= most:
                 raise ValueError(f"{name}: {number} is not between {least} and {most}")
+
+    def told(self, again: Self) -> Self:
+        """This one where the same URL was added again: shim and key are as they were said last."""
+        return replace(self, shim_url=again.shim_url or self.shim_url, api_key=again.api_key or self.api_key)
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,8 +95,8 @@ class Fleet:
     async def add(self, spec: WorkerSpec) -> WorkerView:
         """Registers a worker and returns at once; it becomes active when it answers, however late.
 
-        Adding a URL again returns the worker that has it. A draining worker does not count: its server came
-        back under a new id. Raises AddressRefused, FleetFull.
+        Adding a URL again returns the worker that has it, with the shim and key given now. A draining one
+        does not count: its server came back under a new id. Raises AddressRefused, FleetFull.
         """
         address = parse_allowed_url(spec.url, self._tuning.allowed_hosts)
         try:
@@ -104,12 +104,10 @@ class Fleet:
         except Unreachable as error:
             log.info("worker %s is not reachable yet: %s", address.url, error)
         if spec.shim_url is not None:
-            shim = parse_allowed_url(spec.shim_url, self._tuning.allowed_hosts)
-            spec = replace(spec, shim_url=shim.url)
+            spec = replace(spec, shim_url=parse_allowed_url(spec.shim_url, self._tuning.allowed_hosts).url)
         self._taken_out.forget(address.url)
-        known = self._by_url.get(address.url)
-        if known is not None:
-            self._learn_shim(known, spec.shim_url)
+        if (known := self._by_url.get(address.url)) is not None:
+            self._learn(known, spec)
             return self._view(known)
         if len(self._workers) >= self._tuning.max_workers:
             raise FleetFull(self._tuning.max_workers)
@@ -357,13 +355,15 @@ class Fleet:
             worker.facts = replace(worker.facts, weight_version=version)
             self._listener.weights_updated(worker.worker_id, worker.generation, version)
 
-    def _learn_shim(self, worker: Worker, shim_url: str | None) -> None:
-        """A worker that was known before its shim came."""
-        if shim_url is None or worker.spec.shim_url == shim_url:
+    def _learn(self, worker: Worker, said: WorkerSpec) -> None:
+        """A worker that was known before its shim came, or with another key."""
+        if (spec := worker.spec.told(said)) == worker.spec:
             return
-        worker.spec = replace(worker.spec, shim_url=shim_url)
+        worker.spec = spec
+        worker.wake.set()
         if worker.facts is not None and worker.state in SERVING:
-            worker.facts = replace(worker.facts, shim_url=shim_url, shim_key=worker.spec.api_key)
+            worker.facts = replace(worker.facts, shim_url=spec.shim_url, shim_key=spec.api_key)
+            self._endpoints[worker.worker_id] = endpoint_of(worker, worker.facts)
             self._listener.worker_up(worker.facts)
 
     async def _drain(self, worker: Worker) -> None:

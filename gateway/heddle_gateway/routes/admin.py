@@ -256,7 +256,12 @@ def _add_worker_routes(router: APIRouter, workers: WorkerControl) -> None:
         tags=tags,
         summary="Add a worker",
         status_code=HTTPStatus.CREATED,
-        responses={200: {"model": WorkerView, "description": "It was there already."}},
+        responses={
+            200: {
+                "model": WorkerView,
+                "description": "It was there already; a key that was given is its key now.",
+            }
+        },
     )
     async def add_worker(wanted: WorkerAdd, response: Response) -> WorkerView:
         """Answers at once; a server that is not reachable yet is asked again until it is."""

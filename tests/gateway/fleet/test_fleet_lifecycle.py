@@ -47,6 +47,26 @@ async def test_a_worker_that_is_not_there_yet_becomes_active_when_it_comes(
     assert (fleet.active(), fleet.get(view.worker_id).last_error) == (1, None)
 
 
+async def test_a_worker_with_a_wrong_key_is_mended_by_adding_it_again(
+    new_fleet: NewFleet, serve: Serve, listener: Any
+) -> None:
+    fake = await serve(api_key="sk-right")
+    fleet = new_fleet()
+    view = await fleet.add(WorkerSpec(fake.url, api_key="sk-wrong"))
+    await listener.until(lambda: fleet.get(view.worker_id).last_error)
+    assert fleet.active() == 0
+    again = await fleet.add(WorkerSpec(fake.url, api_key="sk-right"))
+    assert again.worker_id == view.worker_id
+    await listener.until_told("up", view.worker_id, 1)
+    assert fleet.worker(view.worker_id, 1).api_key == "sk-right"
+
+    await fleet.add(WorkerSpec(fake.url))
+    assert fleet.worker(view.worker_id, 1).api_key == "sk-right", "nothing was said of it"
+    fake.api_key = "sk-new"
+    await fleet.add(WorkerSpec(fake.url, api_key="sk-new"))
+    assert fleet.worker(view.worker_id, 1).api_key == "sk-new", "also of one that serves"
+
+
 async def test_a_dead_worker_comes_back_as_a_new_generation(
     new_fleet: NewFleet, serve: Serve, listener: Any
 ) -> None:
