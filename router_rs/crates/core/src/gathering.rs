@@ -18,20 +18,22 @@ use crate::{Micros, WorkerId};
 impl Core {
     /// True for a step that may be held on `worker`, which has a seat for it, until another comes.
     pub(crate) fn may_gather(&self, worker: &Worker, step: &Step) -> bool {
-        self.policy.gather_weight > 0.0
-            && step.attempts == 0
-            && !step.overdue
-            && self.worth_us(worker, self.new_us(worker, step), 1) > 0.0
+        self.gathered_us(worker, step)
+            .is_some_and(|new_us| self.worth_us(worker, new_us, 1) > 0.0)
     }
 
-    /// Microseconds that the tokens of a step which are not on `worker` yet take to prefill.
-    fn new_us(&self, worker: &Worker, step: &Step) -> f64 {
-        let there = self
-            .trajectories
-            .get(step.trajectory)
+    /// Microseconds of prefill of a step that may share its batch: of its tokens that are not on `worker` yet. None for one
+    /// that fills a batch, or has waited enough.
+    fn gathered_us(&self, worker: &Worker, step: &Step) -> Option<f64> {
+        // Asked of every arrival: nearly all that goes on is told by the worker alone.
+        if step.attempts > 0 || step.overdue || self.worth_us(worker, 0.0, 1) <= 0.0 {
+            return None;
+        }
+        let there = (self.trajectories.get(step.trajectory))
+            .filter(|trajectory| trajectory.home.is_some_and(|home| home.worker == worker.id))
             .map_or(0, |trajectory| self.resident_tokens(trajectory));
-        let new = step.prompt_tokens.saturating_sub(there);
-        worker.belief.prefill_us(new)
+        let new_us = (worker.belief).prefill_us(step.prompt_tokens.saturating_sub(there));
+        (new_us < worker.belief.token_us(1.0, 0.0)).then_some(new_us)
     }
 
     /// Microseconds for which it is worth to wait for one more when `held` steps with `new_us` of prefill are; 0 where nobody
@@ -46,16 +48,18 @@ impl Core {
 
     /// Until when the head of the queue of `worker` is held for another to come; none where it is not, or has no seat.
     fn gathering_ends_at(&self, worker: &Worker) -> Option<Micros> {
+        if worker.queue.is_empty() {
+            return None;
+        }
         let seats = worker.slots as usize + self.policy.backlog as usize;
         let free = seats.saturating_sub(worker.seats());
         let (mut new_us, mut held) = (0.0, 0);
         for queued in worker.queue.iter().take(free) {
-            let step = self.steps.get(queued.step)?;
-            if !self.may_gather(worker, step) {
+            new_us += self.gathered_us(worker, self.steps.get(queued.step)?)?;
+            held += 1;
+            if self.worth_us(worker, new_us, held) <= 0.0 {
                 return None;
             }
-            new_us += self.new_us(worker, step);
-            held += 1;
         }
         let worth_us = self.worth_us(worker, new_us, held.max(1)) as Micros;
         let wait_us = worth_us.min(self.policy.gather_most_ms.saturating_mul(1000));
