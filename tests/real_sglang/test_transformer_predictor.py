@@ -17,7 +17,7 @@ LIMIT_S = 600.0
 
 
 def test_a_random_qwen3_learns_to_read_how_much_is_left(venv: Path, tmp_path: Path) -> None:
-    path = os.pathsep.join(str(ROOT / part) for part in ("planner", "contracts"))
+    path = os.pathsep.join(str(ROOT / part) for part in ("planner", "contracts", "router_rs/python"))
     done = subprocess.run(
         [venv / "bin/python", SCRIPT, tmp_path],
         env={**os.environ, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "2"},
