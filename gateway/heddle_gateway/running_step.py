@@ -4,6 +4,7 @@ import json
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import count
 from random import Random
 from typing import Final, Protocol
 
@@ -135,12 +136,13 @@ class Run:
     limits: bytes = b""
 
 
-_random = Random()
+_process = f"{Random().getrandbits(64):016x}"
+_numbers = count(1)
 
 
 def new_rid() -> str:
-    """32 hex digits. They need to be new, not secret: no system call for them."""
-    return f"{_random.getrandbits(128):032x}"
+    """32 hex digits: the process by a random number, then the attempt's. They need to be new, not secret."""
+    return f"{_process}{next(_numbers):016x}"
 
 
 def identity_lines(who: Who) -> bytes:
@@ -221,7 +223,8 @@ def body_for(call: Call, attempt: Attempt) -> bytes:
     """
     features, named = attempt.worker.features, call.dialect.named_in_body
     priority = priority_for(attempt)
-    drop: list[str] = [name for name in OWN_FIELDS if name in call.scan.fields]
+    fields = call.scan.fields
+    drop: list[str] = [name for name in OWN_FIELDS if name in fields] if fields else []
     if named and priority is None:
         drop.append("priority")
     if named and not features.rid:
