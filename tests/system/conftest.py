@@ -6,12 +6,13 @@ Everything here is waited for on a condition, with a bound; nothing reaches into
 import asyncio
 import json
 import os
+import random
 import signal
 import socket
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -30,9 +31,11 @@ _numbers = count()
 
 
 def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-        return port
+    """Below those that outgoing connections take, which would have it before its server listens."""
+    while True:
+        port = random.randrange(10_000, 32_000)
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 async def wait_until(condition: Callable[[], Awaitable[bool]], what: str) -> None:
