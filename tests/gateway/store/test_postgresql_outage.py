@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from heddle_contracts.admin import WriterState
-from heddle_contracts.steps import Outcome, StepRecord
 from heddle_gateway.store.engine import open_engine
 from heddle_gateway.store.step_writer import StepWriter
 from heddle_gateway.store.tables import steps
@@ -16,22 +15,11 @@ from heddle_gateway.telemetry.history import HistoryLimits, HistoryWriter
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from .scripted_store import step
+
 pytestmark = pytest.mark.services
 
 WAIT_S = 60.0
-
-
-def step(number: int) -> StepRecord:
-    return StepRecord(
-        trajectory_id=f"t{number % 7}",
-        tenant="",
-        source="header",
-        dialect="chat",
-        step=number,
-        outcome=Outcome.DONE,
-        arrived_at=float(number),
-        ended_at=number + 0.5,
-    )
 
 
 @pytest.fixture

@@ -4,30 +4,18 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from heddle_contracts.steps import Outcome, StepRecord
 from heddle_gateway.store.engine import open_engine
 from heddle_gateway.store.step_writer import StepWriter
 from heddle_gateway.store.tables import steps
 from heddle_gateway.telemetry.history import HistoryLimits, HistoryWriter
 from sqlalchemy import select
 
+from tests.gateway.store.scripted_store import step
+
 from .relay import Relay
 
 WAIT_S = 30.0
 PATIENCE_S = 0.5
-
-
-def step(number: int) -> StepRecord:
-    return StepRecord(
-        trajectory_id=f"t{number % 7}",
-        tenant="",
-        source="header",
-        dialect="chat",
-        step=number,
-        outcome=Outcome.DONE,
-        arrived_at=float(number),
-        ended_at=number + 0.5,
-    )
 
 
 async def test_history_goes_on_over_a_new_connection_and_writes_each_record_once(
