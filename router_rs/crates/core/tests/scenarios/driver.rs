@@ -348,6 +348,17 @@ impl Driver {
         });
     }
 
+    /// A step that ends well, with nothing of its prompt cached.
+    pub fn done_with(&mut self, step: u64, prompt_tokens: u64, output_tokens: u64) {
+        self.end_with(StepEnded {
+            step,
+            outcome: Outcome::Done,
+            prompt_tokens,
+            output_tokens,
+            cached_tokens: 0,
+        });
+    }
+
     pub fn end_with(&mut self, ended: StepEnded) {
         // Out of the books first: nothing may happen to a step any more once its end is told.
         self.steps.remove(&ended.step).expect("end of a live step");
@@ -366,5 +377,15 @@ impl Driver {
             .find(|(key, _)| key == name)
             .unwrap_or_else(|| panic!("no {name}"))
             .1
+    }
+}
+
+/// A step with a prompt of this length, and nothing else said of it.
+pub fn prompt(step: u64, trajectory: u64, prompt_tokens: u64) -> StepArrived {
+    StepArrived {
+        step,
+        trajectory,
+        prompt_tokens,
+        ..StepArrived::default()
     }
 }

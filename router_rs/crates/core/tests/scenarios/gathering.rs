@@ -1,31 +1,12 @@
 //! Steps of few new tokens on a busy worker: held until they are worth a prefill, and never for long.
 
 use heddle_core::Policy;
-use heddle_core::event::{Outcome, StepArrived, StepEnded};
+use heddle_core::event::Outcome;
 
-use crate::driver::Driver;
+use crate::driver::{Driver, prompt};
 
 /// Trajectories of a busy worker.
 const MANY: u64 = 40;
-
-fn prompt(step: u64, trajectory: u64, prompt_tokens: u64) -> StepArrived {
-    StepArrived {
-        step,
-        trajectory,
-        prompt_tokens,
-        ..StepArrived::default()
-    }
-}
-
-fn done(driver: &mut Driver, step: u64, prompt_tokens: u64) {
-    driver.end_with(StepEnded {
-        step,
-        outcome: Outcome::Done,
-        prompt_tokens,
-        output_tokens: 10,
-        cached_tokens: 0,
-    });
-}
 
 /// A worker that runs the first steps of many; their prompts are worth a prefill each.
 fn busy(policy: Policy, slots: u32) -> Driver {
@@ -46,7 +27,7 @@ fn sent(driver: &Driver) -> Vec<u64> {
 fn short_steps_are_sent_together_when_nobody_comes_any_more() {
     let mut driver = busy(Policy::default(), 64);
     for id in [1, 2] {
-        done(&mut driver, id, 1_000);
+        driver.done_with(id, 1_000, 10);
         assert!(driver.arrive_with(prompt(100 + id, id, 1_020)).is_none());
     }
     driver.advance_to(1_000);
@@ -58,7 +39,7 @@ fn short_steps_are_sent_together_when_nobody_comes_any_more() {
 #[test]
 fn short_steps_go_with_one_that_fills_a_prefill_by_itself() {
     let mut driver = busy(Policy::default(), 64);
-    done(&mut driver, 1, 1_000);
+    driver.done_with(1, 1_000, 10);
     assert!(driver.arrive_with(prompt(101, 1, 1_020)).is_none());
     driver.arrive_with(prompt(102, 99, 1_000));
     let mut both = sent(&driver);
@@ -69,10 +50,10 @@ fn short_steps_go_with_one_that_fills_a_prefill_by_itself() {
 #[test]
 fn seats_that_come_free_are_gathered_too() {
     let mut driver = busy(Policy::default(), MANY as u32);
-    done(&mut driver, 1, 1_000);
+    driver.done_with(1, 1_000, 10);
     assert!(driver.arrive_with(prompt(200, 99, 1_000)).is_some());
     assert!(driver.arrive_with(prompt(101, 1, 1_020)).is_none());
-    done(&mut driver, 2, 1_000);
+    driver.done_with(2, 1_000, 10);
     assert_eq!(sent(&driver), [200]);
     driver.advance_to(100_000);
     assert_eq!(sent(&driver), [200, 101]);
@@ -85,24 +66,24 @@ fn beside_few_who_run_or_without_the_rule_a_step_is_sent_at_once() {
     for id in [1, 2] {
         assert!(driver.arrive_with(prompt(id, id, 1_000)).is_some());
     }
-    done(&mut driver, 1, 1_000);
+    driver.done_with(1, 1_000, 10);
     assert!(driver.arrive_with(prompt(101, 1, 1_020)).is_some());
 
     let mut driver = busy(Policy::from_json(r#"{"gather_weight":0}"#).unwrap(), 64);
-    done(&mut driver, 1, 1_000);
+    driver.done_with(1, 1_000, 10);
     assert!(driver.arrive_with(prompt(101, 1, 1_020)).is_some());
 }
 
 #[test]
 fn a_gathered_step_can_be_given_up_and_its_worker_can_go() {
     let mut driver = busy(Policy::default(), 64);
-    done(&mut driver, 1, 1_000);
+    driver.done_with(1, 1_000, 10);
     assert!(driver.arrive_with(prompt(101, 1, 1_020)).is_none());
     driver.end(101, Outcome::Aborted, 0);
     driver.advance_to(200_000);
     assert!(sent(&driver).is_empty());
 
-    done(&mut driver, 2, 1_000);
+    driver.done_with(2, 1_000, 10);
     assert!(driver.arrive_with(prompt(102, 2, 1_020)).is_none());
     driver.worker_up(2, 1, 64);
     driver

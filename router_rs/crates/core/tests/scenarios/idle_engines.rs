@@ -1,28 +1,9 @@
 //! Admission where nothing runs: an engine does not stand idle for what a forecast says.
 
-use heddle_core::event::{Outcome, StepArrived, StepEnded, WorkerUp};
+use heddle_core::event::WorkerUp;
 use heddle_core::{Event, Policy};
 
-use crate::driver::Driver;
-
-fn prompt(step: u64, trajectory: u64, prompt_tokens: u64) -> StepArrived {
-    StepArrived {
-        step,
-        trajectory,
-        prompt_tokens,
-        ..StepArrived::default()
-    }
-}
-
-fn done(driver: &mut Driver, step: u64, prompt_tokens: u64) {
-    driver.end_with(StepEnded {
-        step,
-        outcome: Outcome::Done,
-        prompt_tokens,
-        output_tokens: 3,
-        cached_tokens: 0,
-    });
-}
+use crate::driver::{Driver, prompt};
 
 fn with_kv(kv_tokens: u64) -> Driver {
     let mut driver = Driver::new(Policy::default());
@@ -56,7 +37,7 @@ fn forecasts_of_more_than_the_kv_hold_nobody_while_no_step_runs() {
     let mut driver = with_kv(100_000);
     for id in 1..=20 {
         assert!(driver.arrive_with(prompt(id, id, 11)).is_some(), "{id}");
-        done(&mut driver, id, 11);
+        driver.done_with(id, 11, 3);
         predict(&mut driver, id, 220_000.0);
     }
 }
@@ -66,12 +47,12 @@ fn beside_a_running_step_a_newcomer_needs_room_for_growth_until_that_has_ended()
     let mut driver = with_kv(100_000);
     for id in 1..=5 {
         assert!(driver.arrive_with(prompt(id, id, 11)).is_some());
-        done(&mut driver, id, 11);
+        driver.done_with(id, 11, 3);
         predict(&mut driver, id, 220_000.0);
     }
     assert!(driver.arrive_with(prompt(11, 1, 14)).is_some());
     assert!(driver.arrive_with(prompt(6, 6, 11)).is_none());
-    done(&mut driver, 11, 14);
+    driver.done_with(11, 14, 3);
     assert_eq!(driver.dispatches.last().map(|sent| sent.step), Some(6));
 }
 
@@ -80,7 +61,7 @@ fn large_prompts_that_nobody_goes_on_with_hold_the_next_for_no_longer_than_they_
     let mut driver = with_kv(100_000);
     for id in 1..=2 {
         assert!(driver.arrive_with(prompt(id, id, 40_000)).is_some());
-        done(&mut driver, id, 40_000);
+        driver.done_with(id, 40_000, 3);
     }
     assert!(driver.arrive_with(prompt(3, 3, 40_000)).is_none());
     let at = driver.core.poll_timeout().unwrap();
@@ -97,7 +78,7 @@ fn an_idle_engine_waits_anew_for_whoever_comes_back_in_time() {
     let mut driver = with_kv(100_000);
     for id in 1..=2 {
         assert!(driver.arrive_with(prompt(id, id, 40_000)).is_some());
-        done(&mut driver, id, 40_000);
+        driver.done_with(id, 40_000, 3);
     }
     assert!(driver.arrive_with(prompt(3, 3, 40_000)).is_none());
     let at = driver.core.poll_timeout().unwrap();
@@ -105,7 +86,7 @@ fn an_idle_engine_waits_anew_for_whoever_comes_back_in_time() {
     assert!(driver.arrive_with(prompt(11, 1, 40_003)).is_some());
     driver.advance_to(at + 1_000_000);
     assert_eq!(driver.stat("steps_held_admission"), 1, "a step runs");
-    done(&mut driver, 11, 40_003);
+    driver.done_with(11, 40_003, 3);
     assert_eq!(driver.stat("steps_held_admission"), 1, "it has just ended");
     let again = driver.core.poll_timeout().unwrap();
     driver.advance_to(again);

@@ -2,6 +2,7 @@
 
 mod admissions;
 mod adoptions;
+mod announcements;
 mod cluster;
 mod driver;
 mod gathering;
