@@ -5,9 +5,7 @@ from typing import Any
 
 import pytest
 from heddle_gateway.fleet import (
-    AddressRefused,
     Fleet,
-    FleetFull,
     FleetTuning,
     WorkerFacts,
     WorkerSpec,
@@ -276,32 +274,6 @@ async def test_signals_about_an_old_generation_or_an_unknown_worker_are_ignored(
     assert fleet.get(view.worker_id).passive_failures == 0
 
 
-async def test_adding_a_url_again_gives_the_same_worker(new_fleet: NewFleet, serve: Serve) -> None:
-    fake = await serve()
-    fleet = new_fleet()
-    spellings = [fake.url, fake.url + "/", fake.url + "/v1", fake.url.replace("http", "HTTP")] * 4
-    views = await asyncio.gather(*(fleet.add(WorkerSpec(url)) for url in spellings))
-    assert {view.worker_id for view in views} == {1}
-    assert len(fleet.list()) == 1
-
-
-async def test_a_refused_url_leaves_no_trace(new_fleet: NewFleet, quick: Any) -> None:
-    fleet = new_fleet(replace(quick, allowed_hosts=("gpu1",)))
-    for url in ("http://169.254.169.254", "http://2852039166", "http://gpu2:1", "nonsense"):
-        with pytest.raises(AddressRefused):
-            await fleet.add(WorkerSpec(url))
-    assert fleet.list() == []
-
-
-async def test_the_registry_is_bounded(new_fleet: NewFleet, quick: Any) -> None:
-    fleet = new_fleet(replace(quick, max_workers=2))
-    for port in (1, 2):
-        await fleet.add(WorkerSpec(f"http://127.0.0.1:{port}"))
-    with pytest.raises(FleetFull, match="2"):
-        await fleet.add(WorkerSpec("http://127.0.0.1:3"))
-    assert (await fleet.add(WorkerSpec("http://127.0.0.1:1"))).worker_id == 1
-
-
 async def test_adding_and_draining_others_does_not_stop_the_watch_over_one(
     new_fleet: NewFleet, serve: Serve, listener: Any
 ) -> None:
@@ -398,20 +370,3 @@ async def test_closing_stops_all_asking(new_fleet: NewFleet, serve: Serve, liste
     await listener.until_told("up", view.worker_id, 1)
     await fleet.close()
     assert not [task for task in asyncio.all_tasks() if task.get_name().startswith(("watch:", "loads:"))]
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"name": "a\r\nx: 1"},
-        {"name": ""},
-        {"name": "grün"},
-        {"api_key": "k\n"},
-        {"degree": 0},
-        {"slots": 0},
-        {"kv_tokens": -1},
-    ],
-)
-def test_a_spec_that_cannot_be_meant_names_its_field(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=next(iter(wrong))):
-        WorkerSpec("http://gpu1:1", **wrong)
