@@ -128,7 +128,11 @@ def show_rollout(
 def watch_rollout(
     rollout: Id = None, gateway: Gateway = DEFAULT_GATEWAY, key: Key = None, as_json: AsJson = False
 ) -> None:
-    """A live progress bar with the expected end, until the rollout is over (--json: a line a second)."""
+    """A live progress bar with the expected end, until the rollout is over (--json: a line a second).
+
+    It is over when somebody says so (POST /admin/v1/rollouts/ID/finish), or 10 s after the last answers if
+    these call no tool; else when nothing has come for `dormant_after_ms` of the policy (60 s).
+    """
     client = AdminClient(gateway, key)
     wanted = _wanted(client, rollout)
     bar = Progress(
@@ -169,11 +173,25 @@ def _wanted(client: AdminClient, rollout: str | None) -> str:
 def _told(rollout: dict[str, Any]) -> str:
     """Running and waiting ones, and the expected end."""
     parts = [f"{rollout['running']} running", f"{rollout['waiting']} to come"]
+    if rollout["state"] == "running" and rollout["answered"]:
+        parts.append(f"{rollout['answered']} have answered without a tool call")
     if rollout["state"] == "running" and rollout["expected_end_at"] is not None:
         left = max(0.0, rollout["expected_end_at"] - time.time())
         ends = time.strftime("%H:%M:%S", time.localtime(rollout["expected_end_at"]))
         parts.append(f"expected to end in {left:.0f} s, at {ends}")
     return ", ".join(parts)
+
+
+def _state(rollout: dict[str, Any]) -> str:
+    """And what tells that it has finished, where nobody has said so of all."""
+    if rollout["state"] != "finished":
+        return str(rollout["state"])
+    told = (
+        (rollout["answered"], "answered without a tool call"),
+        (rollout["quiet"], "gone quiet"),
+    )
+    parts = [f"{count} have {what}" for count, what in told if count]
+    return f"finished: {', '.join(parts)}" if parts else "finished"
 
 
 def _show(rollout: dict[str, Any]) -> None:
@@ -183,7 +201,7 @@ def _show(rollout: dict[str, Any]) -> None:
             ("rollout", rollout["id"]),
             ("name", rollout["name"]),
             ("policy", rollout["policy_version"]),
-            ("state", rollout["state"]),
+            ("state", _state(rollout)),
             (
                 "trajectories",
                 f"{rollout['trajectories']}: {rollout['finished']} finished, {rollout['running']} running,"

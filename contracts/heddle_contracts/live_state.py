@@ -94,6 +94,8 @@ class MemberProgress(BaseModel):
     first_at: float | None = Field(default=None, description="Arrival of its first step.")
     last_at: float | None = Field(default=None, description="End of its last step so far.")
     over: bool = False
+    answered: bool = Field(default=False, description="Its last step is an answer that called no tool.")
+    went_on: bool = Field(default=False, description="A step has come after such an answer.")
 
 
 class RolloutState(BaseModel):

@@ -86,8 +86,9 @@ class Rollout(_Contract):
     policy_version: str | None = None
     model: str | None = None
     state: Literal["announced", "running", "finished"] = Field(
-        description="finished: all are over; one of which nobody says so once its last step ended "
-        "dormant_after_ms (of the policy) ago."
+        description="finished: all are over. One of which nobody says so is over 10 s after an answer that "
+        "called no tool, unless trajectories of this rollout have gone on after such answers; else "
+        "dormant_after_ms (of the policy) after its last step."
     )
     created_at: float
     started_at: float | None = Field(default=None, description="Arrival of the first step.")
@@ -96,6 +97,11 @@ class Rollout(_Contract):
     waiting: int = Field(description="No step of it has come yet.")
     running: int
     finished: int
+    answered: int = Field(
+        default=0,
+        description="Those whose last answer called no tool: finished, or taken for it if no step comes.",
+    )
+    quiet: int = Field(default=0, description="Of the finished those that have only gone quiet.")
     steps: int = Field(description="Ended steps.")
     output_tokens: int
     predicted_remaining: float = Field(description="Output tokens still expected of all of them.")
@@ -127,8 +133,8 @@ class RolloutTrajectory(_Contract):
     group_id: str
     sample: int
     state: Literal["waiting", "running", "over"] = Field(
-        description="waiting: no step of it has come; over: it ended, was forgotten, or its last step ended "
-        "dormant_after_ms (of the policy) ago."
+        description="waiting: no step of it has come; over: it ended, was forgotten, or is taken for over as "
+        "the rollout's state says."
     )
     steps: int = Field(description="Ended steps.")
     output_tokens: int

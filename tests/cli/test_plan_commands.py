@@ -186,6 +186,20 @@ def test_a_rollout_is_created_listed_and_watched_to_its_end(admin: Run, gateway:
     assert json.loads(lines[-1])["state"] == "finished"
 
 
+def test_a_watched_rollout_ends_by_itself_and_says_what_told_so(admin: Run, gateway: str) -> None:
+    created = json.loads(admin("rollouts", "create", "--count", "2", "--no-plan", "--json"))
+    with httpx.Client(base_url=gateway, timeout=WAIT_S, trust_env=False) as http:
+        for member in created["trajectories"]:
+            say(http, member["trajectory_id"])
+    before = json.loads(admin("policy", "show", "--json"))["dormant_after_ms"]
+    admin("policy", "set", "dormant_after_ms=1")
+    try:
+        watched = admin("rollouts", "watch", created["rollout"]["id"])
+    finally:
+        admin("policy", "set", f"dormant_after_ms={before}")
+    assert "finished: 2 have answered without a tool call" in watched
+
+
 def test_a_batch_of_which_nothing_is_known_can_be_announced(admin: Run) -> None:
     said = admin("rollouts", "create", "--count", "12", "--no-plan")
     assert "... 4 more; --json has all" in said

@@ -1,4 +1,9 @@
-"""A rollout's members and how far each is, by what the core and the step records say now."""
+"""A rollout's members and how far each is, by what the core and the step records say now.
+
+With most agents nobody says when they are done. A member whose last answer called no tool is over once it has
+stayed away for `ANSWERED_S`, in a rollout whose members do not go on after such answers: where one does, its
+tools cannot be seen (commands in the text, a user that is played), and only a long silence tells.
+"""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -9,6 +14,14 @@ from heddle_contracts.live_state import MemberProgress
 from heddle_contracts.rollouts import Rollout, RolloutCreate, RolloutMember, Straggler
 
 STRAGGLERS: Final = 5
+ANSWERED_S: Final = 10.0
+"""Agents that go on after an answer without tool calls do so at once (a title, a command in the text) or after
+a turn of whoever plays the user; 86 % of tool gaps are under 1 s.
+"""
+
+State = Literal["waiting", "running", "over"]
+End = Literal["said", "answered", "quiet"]
+"""What tells that a member is over: its own end or `/finish`, its last answer, or that it stays away."""
 
 Row = tuple[int, int, float | None, int, int, int | None]
 """Of an active trajectory: handle, remaining, sigma, context, generated, home."""
@@ -37,6 +50,10 @@ class Member:
     first_at: float | None = None
     last_at: float | None = None
     over: bool = False
+    answered: bool = False
+    """Its last step is an answer that called no tool."""
+    went_on: bool = False
+    """A step has come after such an answer."""
 
     @property
     def progress(self) -> MemberProgress:
@@ -46,6 +63,8 @@ class Member:
             first_at=self.first_at,
             last_at=self.last_at,
             over=self.over,
+            answered=self.answered,
+            went_on=self.went_on,
         )
 
 
@@ -56,6 +75,11 @@ class Batch:
     created_at: float
     members: list[Member] = field(default_factory=list)
     plan_version: int | None = None
+
+    @property
+    def answers_are_ends(self) -> bool:
+        """No member has gone on after an answer without tool calls."""
+        return not any(one.went_on for one in self.members)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +97,11 @@ class Known:
 
 def rollout_of(batch: Batch, known: Known) -> Rollout:
     """How far it is, and who will end last."""
-    waiting = [one for one in batch.members if state_of(one, known) == "waiting"]
-    running = [one for one in batch.members if state_of(one, known) == "running"]
+    stands = stands_of(batch, known)
+    waiting = [one for one, (state, _) in zip(batch.members, stands, strict=True) if state == "waiting"]
+    running = [one for one, (state, _) in zip(batch.members, stands, strict=True) if state == "running"]
     finished = len(batch.members) - len(waiting) - len(running)
+    ends = [end for _, end in stands]
     begun = [one.first_at for one in batch.members if one.first_at is not None]
     last = [one.last_at for one in batch.members if one.last_at is not None]
     started_at = min(begun, default=None)
@@ -97,6 +123,8 @@ def rollout_of(batch: Batch, known: Known) -> Rollout:
         waiting=len(waiting),
         running=len(running),
         finished=finished,
+        answered=ends.count("answered"),
+        quiet=ends.count("quiet"),
         steps=sum(one.steps for one in batch.members),
         output_tokens=sum(one.output_tokens for one in batch.members),
         predicted_remaining=sum(remaining.values()),
@@ -117,19 +145,34 @@ def rollout_of(batch: Batch, known: Known) -> Rollout:
 
 
 def is_over(batch: Batch, known: Known) -> bool:
-    return all(state_of(one, known) == "over" for one in batch.members)
+    return all(state == "over" for state, _ in stands_of(batch, known))
 
 
-def state_of(member: Member, known: Known) -> Literal["waiting", "running", "over"]:
+def stands_of(batch: Batch, known: Known) -> list[tuple[State, End | None]]:
+    """Of each member, how far it is; and what tells so where it is over, or will tell so if no step comes."""
+    answers_are_ends = batch.answers_are_ends
+    return [_stand(member, known, answers_are_ends) for member in batch.members]
+
+
+def _stand(member: Member, known: Known, answers_are_ends: bool) -> tuple[State, End | None]:
     if member.over:
-        return "over"
+        return "over", "said"
     if not member.live.has_arrived and not member.steps:
-        return "waiting"
+        return "waiting", None
+    away_s = None if member.last_at is None else time.time() - member.last_at
+    if member.answered and answers_are_ends and away_s is not None and not _has_live_step(member, known):
+        return ("over" if away_s >= min(ANSWERED_S, known.quiet_s) else "running"), "answered"
     if member.live.handle in known.rows:
-        return "running"
-    # In a longer tool gap than is usual, or over: with most agents nobody says when they are done.
-    is_quiet = member.last_at is None or time.time() - member.last_at >= known.quiet_s
-    return "over" if is_quiet else "running"
+        return "running", None
+    # In a longer tool gap than is usual, or over.
+    if away_s is None or away_s >= known.quiet_s:
+        return "over", "quiet"
+    return "running", None
+
+
+def _has_live_step(member: Member, known: Known) -> bool:
+    view = known.view(member.live)
+    return view is not None and bool(view["live_steps"])
 
 
 def remaining_of(member: Member, known: Known) -> float:

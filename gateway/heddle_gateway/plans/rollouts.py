@@ -22,6 +22,7 @@ from heddle_contracts.rollouts import (
     RolloutTrajectories,
     RolloutTrajectory,
 )
+from heddle_contracts.steps import Outcome
 
 from heddle_gateway.plans.rollout_progress import (
     Batch,
@@ -31,7 +32,7 @@ from heddle_gateway.plans.rollout_progress import (
     is_over,
     remaining_of,
     rollout_of,
-    state_of,
+    stands_of,
 )
 
 MOST_ROLLOUTS: Final = 64
@@ -40,6 +41,9 @@ GIVEN_SIGMA: Final = 0.5
 """Spread of the logarithm around a length that the caller gives: samples of one prompt differ by about
 that.
 """
+
+ASKS_FOR_TOOLS: Final = frozenset({"tool_calls", "function_call", "tool_use"})
+"""Finish reasons of answers that call tools, for those whose calls were not read."""
 
 
 class RolloutRefused(Exception):
@@ -65,6 +69,12 @@ class EndedStep(Protocol):
     def arrived_at(self) -> float: ...
     @property
     def ended_at(self) -> float: ...
+    @property
+    def outcome(self) -> Outcome: ...
+    @property
+    def finish_reason(self) -> str | None: ...
+    @property
+    def tool_names(self) -> tuple[str, ...]: ...
 
 
 class RolloutBook:
@@ -141,6 +151,12 @@ class RolloutBook:
         member = self._members.get(step.trajectory_id)
         if member is None:
             return
+        # One that ran beside the answer does not go on after it.
+        if member.answered and member.last_at is not None and step.arrived_at >= member.last_at:
+            member.went_on = True
+        member.answered = (
+            step.outcome is Outcome.DONE and not step.tool_names and step.finish_reason not in ASKS_FOR_TOOLS
+        )
         member.steps += 1
         member.output_tokens += step.output_tokens
         if member.first_at is None:
@@ -212,6 +228,8 @@ class RolloutBook:
                     first_at=progress.first_at,
                     last_at=progress.last_at,
                     over=progress.over or live is None,
+                    answered=progress.answered,
+                    went_on=progress.went_on,
                 )
             )
         self._file(batch)
@@ -244,8 +262,7 @@ class RolloutBook:
         if batch is None:
             return None
         items = []
-        for member in batch.members:
-            state = state_of(member, known)
+        for member, (state, _) in zip(batch.members, stands_of(batch, known), strict=True):
             items.append(
                 RolloutTrajectory(
                     trajectory_id=member.who.trajectory_id,
