@@ -15,8 +15,8 @@ from heddle_contracts.rollouts import Rollout, RolloutCreate, RolloutMember, Str
 
 STRAGGLERS: Final = 5
 ANSWERED_S: Final = 10.0
-"""Agents that go on after an answer without tool calls do so at once (a title, a command in the text) or after
-a turn of whoever plays the user; 86 % of tool gaps are under 1 s.
+"""Agents that go on after an answer without tool calls do so at once (a title, a command in the text), or
+after a turn of whoever plays the user; 86 % of tool gaps are under 1 s.
 """
 
 State = Literal["waiting", "running", "over"]
