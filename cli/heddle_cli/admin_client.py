@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 import httpx
 import typer
+from heddle_contracts.kept import KEPT_HEADER, KEPT_IN_PROCESS
 from heddle_contracts.keys import first_key
 
 from heddle_cli.exit_codes import CommandFailed, Exit
@@ -106,6 +107,11 @@ class AdminClient:
                 f"cannot reach a gateway at {self._gateway} ({error}). "
                 "Start one with `heddle up`, or name yours with --gateway.",
             ) from error
+        if answer.headers.get(KEPT_HEADER) == KEPT_IN_PROCESS:
+            typer.echo(
+                "done; the gateway cannot reach its Redis: should it die before it can, this is lost",
+                err=True,
+            )
         if answer.is_success:
             try:
                 return answer.json()

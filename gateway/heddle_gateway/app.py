@@ -35,6 +35,7 @@ from heddle_gateway.live.driver import Driver
 from heddle_gateway.live.journal import JournalWriter
 from heddle_gateway.live.policy import PolicyRefused, new_core
 from heddle_gateway.moving import MovingKv
+from heddle_gateway.outliving import Outliving, open_outliving
 from heddle_gateway.peering import Peering, process_name
 from heddle_gateway.planning import Planning
 from heddle_gateway.routes.admin import AdminDeps, admin_router
@@ -50,9 +51,6 @@ from heddle_gateway.routes.stored_answers import StoredDeps, stored_router
 from heddle_gateway.running_step import RunningSteps
 from heddle_gateway.serve_step import StepServer
 from heddle_gateway.settings import Settings, WorkerSetting
-from heddle_gateway.shared_fleet import SharedFleet, open_shared_fleet
-from heddle_gateway.shared_pause import SharedPause, open_shared_pause
-from heddle_gateway.shared_rollouts import SharedRollouts, open_shared_rollouts
 from heddle_gateway.shared_state import SharedState
 from heddle_gateway.store.engine import StoreError, open_engine, spill_beside
 from heddle_gateway.store.history_reader import HistoryReader
@@ -106,9 +104,7 @@ class Gateway:
     peering: Peering
     shared: SharedState | None
     """None where live state stays in this process."""
-    shared_fleet: SharedFleet | None
-    shared_rollouts: SharedRollouts | None
-    shared_pause: SharedPause | None
+    outliving: Outliving | None
 
 
 def create_app(settings: Settings) -> HeddleApp:
@@ -161,11 +157,9 @@ def create_app(settings: Settings) -> HeddleApp:
     shared = _shared_state(settings, process_name(settings), book, driver, events.name)
     tuning = FleetTuning(allowed_hosts=settings.worker_hosts, one_model=settings.check_models)
     fleet = Fleet(events, driver.live_steps_on, tuning)
-    kept = open_shared_fleet(settings, fleet, planning.keeper, shared.mirror) if shared else None
-    rollouts = open_shared_rollouts(settings, planning.rollouts, driver, shared.mirror) if shared else None
-    pause = open_shared_pause(settings, driver, shared.mirror) if shared else None
-    if rollouts is not None:
-        planning.rollouts_saved = rollouts.saved
+    outliving = open_outliving(settings, fleet, planning, driver, shared.mirror) if shared else None
+    if outliving is not None:
+        planning.rollouts_saved = outliving.rollouts.saved
     upstream = Upstream(
         PoolLimits(
             connect_timeout_s=settings.connect_timeout_s,
@@ -177,8 +171,9 @@ def create_app(settings: Settings) -> HeddleApp:
 
     def live_state_numbers() -> dict[str, float]:
         assert shared is not None
-        assert rollouts is not None
-        return _mirror_numbers(shared.mirror.stats()) | {"rollouts_behind": float(rollouts.behind)}
+        assert outliving is not None
+        behind = float(outliving.rollouts.behind)
+        return _mirror_numbers(shared.mirror.stats()) | {"rollouts_behind": behind}
 
     metrics = Metrics(
         fleet.served.listed,
@@ -201,8 +196,7 @@ def create_app(settings: Settings) -> HeddleApp:
     peering = Peering(
         settings,
         shared=shared,
-        rollouts=rollouts,
-        pause=pause,
+        outliving=outliving,
         book=book,
         driver=driver,
         fleet=fleet,
@@ -238,9 +232,7 @@ def create_app(settings: Settings) -> HeddleApp:
         moving,
         peering,
         shared,
-        kept,
-        rollouts,
-        pause,
+        outliving,
     )
 
     app = HeddleApp(
@@ -311,25 +303,17 @@ def _lifespan(gateway: Gateway, dispose: Callable[[], Awaitable[None]]) -> Any:
                 raise StartError(f"workers: {error}") from error
         await gateway.peering.start()
         await gateway.planning.take_up()
-        if gateway.shared_fleet is not None:
-            await gateway.shared_fleet.start()
-        if gateway.shared_rollouts is not None:
-            gateway.shared_rollouts.start()
-        if gateway.shared_pause is not None:
-            gateway.shared_pause.start()
+        if gateway.outliving is not None:
+            await gateway.outliving.start()
         await _until_homes_serve(gateway)
         journalling = asyncio.create_task(journal.run()) if journal is not None else None
         gateway.planning.start()
         try:
             yield
         finally:
-            # These write a last time, and only the holder of the lease may: peering gives it back.
-            if gateway.shared_fleet is not None:
-                await gateway.shared_fleet.close()
-            if gateway.shared_rollouts is not None:
-                await gateway.shared_rollouts.close()
-            if gateway.shared_pause is not None:
-                await gateway.shared_pause.close()
+            # It writes a last time, and only the holder of the lease may: peering gives it back.
+            if gateway.outliving is not None:
+                await gateway.outliving.close()
             await gateway.peering.close()
             await gateway.planning.close()
             await gateway.fleet.close()

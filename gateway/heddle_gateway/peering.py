@@ -15,6 +15,7 @@ from heddle_gateway.fleet.events import WorkerEndpoint
 from heddle_gateway.fleet.registry import Fleet
 from heddle_gateway.identity import TrajectoryBook
 from heddle_gateway.live.driver import Driver
+from heddle_gateway.outliving import KeptCommands, Outliving
 from heddle_gateway.peers.admin_proxy import AdminProxy
 from heddle_gateway.peers.desk import Desks
 from heddle_gateway.peers.detour import Detours
@@ -25,8 +26,6 @@ from heddle_gateway.peers.own_desk import OwnDesk
 from heddle_gateway.peers.reign import Reign
 from heddle_gateway.running_step import RunningSteps
 from heddle_gateway.settings import Settings
-from heddle_gateway.shared_pause import SharedPause
-from heddle_gateway.shared_rollouts import SharedRollouts
 from heddle_gateway.shared_state import SharedState
 from heddle_gateway.store.redis_mail import RedisMail
 from heddle_gateway.store.redis_state import LiveStoreError
@@ -48,8 +47,7 @@ def _mail(settings: Settings, process: str) -> RedisMail:
 
 class Peering:
     """``sinks``: of steps that were decided about here, whoever served them. ``shared``: None decides alone.
-    ``past``: takes up what the history knows; ``rollouts``: what the leader alone knows of them;
-    ``pause``: that of an earlier life.
+    ``past``: takes up what the history knows; ``outliving``: what the leader keeps in Redis.
     """
 
     def __init__(
@@ -57,8 +55,7 @@ class Peering:
         settings: Settings,
         *,
         shared: SharedState | None,
-        rollouts: SharedRollouts | None,
-        pause: SharedPause | None,
+        outliving: Outliving | None,
         book: TrajectoryBook,
         driver: Driver,
         fleet: Fleet,
@@ -69,8 +66,7 @@ class Peering:
         past: Callable[[], Awaitable[None]],
     ) -> None:
         self._shared = shared
-        self._rollouts = rollouts
-        self._pause = pause
+        self._outliving = outliving
         self._past = past
         self._is_first = True
         self._upstream = upstream
@@ -84,7 +80,7 @@ class Peering:
         self.reign: Reign | None = None
         self.hosting: Hosting | None = None
         self._leader_desk: LeaderDesk | None = None
-        if shared is None or rollouts is None:
+        if shared is None or outliving is None:
             return
         self._followed = FollowedFleet(fleet)
         self.hosting = Hosting(
@@ -118,7 +114,13 @@ class Peering:
             take_up=self._take_up,
             hosting=self.hosting,
             steps=Handover(
-                self.desks, own, leader, running=running, driver=driver, book=book, forget=rollouts.begin_anew
+                self.desks,
+                own,
+                leader,
+                running=running,
+                driver=driver,
+                book=book,
+                forget=outliving.rollouts.begin_anew,
             ),
             detours=Detours(_mail(settings, shared.name), shared.name, self.hosting.protocol, LiveStoreError),
             release=__version__,
@@ -152,11 +154,13 @@ class Peering:
     # ---------------------------------------------------------------- what happens
 
     def proxied(self, app: Any) -> Any:
-        """The application, with what the leader alone knows asked of the leader."""
+        """The application, with what the leader alone knows asked of the leader, who keeps what it is told
+        before it answers.
+        """
         reign = self.reign
-        if reign is None:
+        if reign is None or self._outliving is None:
             return app
-        self._proxy = AdminProxy(app, lambda: reign.leader_http)
+        self._proxy = AdminProxy(KeptCommands(app, self._outliving.saved), lambda: reign.leader_http)
         return self._proxy
 
     def fleet_changes(self) -> None:
@@ -198,10 +202,10 @@ class Peering:
             # The newest word first: what is known is not overwritten.
             self._shared.restore(self._leader_desk.pasts())
             known = await self._shared.take_up()
-        if known and self._rollouts is not None:
-            await self._rollouts.take_up()
-        if known and self._is_first and self._pause is not None:
-            await self._pause.take_up()
+        if known and self._outliving is not None:
+            await self._outliving.rollouts.take_up()
+            if self._is_first:
+                await self._outliving.pause.take_up()
         if self._is_first or not known:
             await self._past()
 
@@ -209,8 +213,8 @@ class Peering:
         """An operator has set the policy, or paused or gone on: whoever leads next has to know."""
         if self.hosting is not None:
             self.hosting.orders_changed()
-        if self._pause is not None:
-            self._pause.changed()
+        if self._outliving is not None:
+            self._outliving.pause.changed()
 
     def _step_ended(self, record: EndedStep) -> None:
         if self.hosting is not None:

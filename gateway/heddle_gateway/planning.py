@@ -41,7 +41,7 @@ class Planning:
         self._settings = settings
         self._worker_name = worker_name
         self.rollouts = RolloutBook()
-        self.rollouts_saved: Callable[[], Awaitable[None]] = _nowhere
+        self.rollouts_saved: Callable[[], Awaitable[bool]] = _nowhere
         """Returns when what was announced outlives this process, or cannot for now."""
         self.client: PlannerClient | None = None
         self.feed: PlannerFeed | None = None
@@ -179,8 +179,9 @@ class Planning:
         return [said.get(member.trajectory_id, prior) for member in members]
 
 
-async def _nowhere() -> None:
+async def _nowhere() -> bool:
     """Without a Redis rollouts end with the process."""
+    return False
 
 
 def _new(live: LiveTrajectory, prompt_tokens: int) -> NewTrajectory:

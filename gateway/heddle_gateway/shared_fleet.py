@@ -1,9 +1,9 @@
 """What else outlives the process in Redis: workers that were added while it ran, and the plan in force.
 
 Part of the composition, beside shared_state.py. The fleet and the plan book are compared with what was
-written last, so that nothing has to be told twice; the store is a moment behind and no request waits for it.
-Only the holder of the lease writes. With a new epoch (a start, a takeover, a Redis that came back empty) what
-is in the store is taken up first and then written again.
+written last, so that nothing has to be told twice; the store is a moment behind and no step waits for it. An
+operator's command does (`saved`). Only the holder of the lease writes. With a new epoch (a start, a takeover,
+a Redis that came back empty) what is in the store is taken up first and then written again.
 
 Invariants: a worker of the settings is never in the registry; a worker whose lease ran out is not taken up;
 one that was taken up and does not serve before its lease runs out is removed.
@@ -31,6 +31,7 @@ from heddle_gateway.store.redis_state import LiveStoreError
 from heddle_gateway.store.redis_workers import RedisWorkers
 from heddle_gateway.supervision import Background
 from heddle_gateway.telemetry.live_mirror import LiveMirror
+from heddle_gateway.write_rounds import WriteRounds
 
 log = logging.getLogger(__name__)
 
@@ -73,6 +74,7 @@ class SharedFleet:
         self._pointer_renew_at = 0.0
         self._number = 0
         self._wake = asyncio.Event()
+        self._rounds = WriteRounds()
         self._away = False
         self._closing = False
         self._task = Background("shared-fleet", self._run)
@@ -100,14 +102,23 @@ class SharedFleet:
         await self._workers.close()
         await self._plan.close()
 
+    async def saved(self) -> bool:
+        """Returns when workers and plan lie in Redis as they are, or cannot be written there for now
+        (False).
+        """
+        if self._epoch() and not self._away:
+            return await self._rounds.written(self._wake.set)
+        self._wake.set()
+        return False
+
     async def _run(self) -> None:
         while True:
-            last = self._closing
+            last, mark = self._closing, self._rounds.begin()
             self._wake.clear()
             changed = asyncio.create_task(self._fleet.changed())
             woken = asyncio.create_task(self._wake.wait())
             try:
-                await self._sync()
+                self._rounds.end(mark, written=await self._sync())
                 if last:
                     return
                 await asyncio.wait({changed, woken}, timeout=PERIOD_S, return_when=asyncio.FIRST_COMPLETED)
@@ -127,7 +138,10 @@ class SharedFleet:
         self._written.clear()
         self._pointer = ()
         for worker, left_s in workers:
-            if worker.url not in known:
+            if self._fleet.is_taken_out(worker.url):
+                # By a leader that could not write it, or did not live to.
+                self._gone.add(worker.url)
+            elif worker.url not in known:
                 await self._add(worker, now + left_s)
         if pointer is not None:
             record = PlanRecord(pointer.plan, pointer.lengths) if pointer.plan is not None else None
@@ -146,11 +160,12 @@ class SharedFleet:
 
     # ---------------------------------------------------------------- following
 
-    async def _sync(self) -> None:
+    async def _sync(self) -> bool:
+        """Whether all is written."""
         epoch = self._epoch()
         self._look_for_gone()
         if not epoch:
-            return
+            return False
         try:
             if epoch != self._written_epoch:
                 await self._take_up(epoch)
@@ -162,6 +177,7 @@ class SharedFleet:
             self._away = True
         else:
             self._away = False
+        return not self._away
 
     def _look_for_gone(self) -> None:
         now = asyncio.get_running_loop().time()

@@ -16,6 +16,7 @@ from heddle_gateway.store.redis_pause import RedisPause
 from heddle_gateway.store.redis_state import LiveStoreError
 from heddle_gateway.supervision import Background
 from heddle_gateway.telemetry.live_mirror import LiveMirror
+from heddle_gateway.write_rounds import WriteRounds
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +39,8 @@ class SharedPause:
         self._written: tuple[int, bool] = (0, False)
         self._renew_at = 0.0
         self._wake = asyncio.Event()
+        self._rounds = WriteRounds()
+        self._away = False
         self._closing = False
         self._task = Background("shared-pause", self._run)
 
@@ -55,6 +58,13 @@ class SharedPause:
         """An operator has paused, or gone on."""
         self._wake.set()
 
+    async def saved(self) -> bool:
+        """Returns when Redis knows whether generation is paused, or cannot be told for now (False)."""
+        if self._epoch() and not self._away:
+            return await self._rounds.written(self._wake.set)
+        self._wake.set()
+        return False
+
     async def take_up(self) -> None:
         """A pause that an earlier life of this gateway was in holds."""
         try:
@@ -71,27 +81,33 @@ class SharedPause:
 
     async def _run(self) -> None:
         while True:
-            last = self._closing
+            last, mark = self._closing, self._rounds.begin()
             self._wake.clear()
-            await self._write()
+            self._rounds.end(mark, written=await self._write())
             if last:
                 return
             with suppress(TimeoutError):
                 async with asyncio.timeout(PERIOD_S):
                     await self._wake.wait()
 
-    async def _write(self) -> None:
+    async def _write(self) -> bool:
+        """Whether it is known there."""
         now, there = asyncio.get_running_loop().time(), (self._epoch(), self._driver.is_paused)
         epoch, paused = there
         # That there is none need not be renewed: without a word of it there is none.
-        if not epoch or (there == self._written and not (paused and now >= self._renew_at)):
-            return
+        if not epoch:
+            return False
+        if there == self._written and not (paused and now >= self._renew_at):
+            return True
         try:
             await self._store.save(epoch, paused=paused)
         except LiveStoreError as error:
             log.debug("the pause is not in Redis: %s", error)
+            self._away = True
         else:
             self._written, self._renew_at = there, now + self._renew_s
+            self._away = False
+        return not self._away
 
 
 def open_shared_pause(settings: Settings, driver: Driver, mirror: LiveMirror) -> SharedPause:

@@ -22,13 +22,13 @@ from heddle_gateway.store.redis_rollouts import RedisRollouts
 from heddle_gateway.store.redis_state import LiveStoreError
 from heddle_gateway.supervision import Background
 from heddle_gateway.telemetry.live_mirror import LiveMirror
+from heddle_gateway.write_rounds import WriteRounds
 
 log = logging.getLogger(__name__)
 
 PERIOD_S: Final = 0.1
 AGAIN_S: Final = 1.0
 """A store that was away is tried again after so long."""
-SAVED_S: Final = 2.0
 TAKE_UP_TIMEOUT_S: Final = 10.0
 CLOSE_TIMEOUT_S: Final = 5.0
 TURN: Final = 256
@@ -50,9 +50,7 @@ class SharedRollouts:
         self._dormant: list[tuple[float, int]] = []
         self._away = False
         self._wake = asyncio.Event()
-        # Calls of `saved`, and how many of them a write that began later has answered.
-        self._asked = self._answered = 0
-        self._round = asyncio.Event()
+        self._rounds = WriteRounds()
         self._writing = 0
         self._closing = False
         self._task = Background("shared-rollouts", self._run)
@@ -94,18 +92,12 @@ class SharedRollouts:
         self._dormant.clear()
         self._book.begin_anew()
 
-    async def saved(self) -> None:
-        """Returns when what was announced lies in Redis, or cannot be written there for now."""
-        if not self._epoch():
-            return
-        self._asked += 1
-        mine = self._asked
+    async def saved(self) -> bool:
+        """Returns when what was announced lies in Redis, or cannot be written there for now (False)."""
+        if self._epoch() and not self._away:
+            return self.behind == 0 or await self._rounds.written(self._wake.set)
         self._wake.set()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(SAVED_S):
-                # A write that was under way when this was called may not have seen it.
-                while self._answered < mine:
-                    await self._round.wait()
+        return False
 
     # ---------------------------------------------------------------- inside
 
@@ -144,13 +136,11 @@ class SharedRollouts:
 
     async def _run(self) -> None:
         while True:
-            last, asked = self._closing, self._asked
+            last, mark = self._closing, self._rounds.begin()
             self._wake.clear()
             self._forget_dormant()
             await self._sync()
-            self._answered = asked
-            self._round.set()
-            self._round = asyncio.Event()
+            self._rounds.end(mark, written=not self._away)
             if last:
                 return
             await asyncio.sleep(AGAIN_S if self._away else PERIOD_S)

@@ -2,6 +2,8 @@
 
 import json
 import socket
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -149,6 +151,28 @@ def test_a_gateway_that_does_not_answer_in_time_is_not_called_unreachable() -> N
     assert failed.value.exit_code == Exit.FAILED
     assert "gave no answer within 0.1 s" in str(failed.value)
     assert "It may have been done all the same: `heddle rollouts ls`." in str(failed.value)
+
+
+@pytest.mark.parametrize(("kept", "warns"), [("local", True), ("redis", False)])
+def test_a_command_that_is_not_kept_is_said_to_be_done_and_not_kept(
+    capsys: pytest.CaptureFixture[str], kept: str, warns: bool
+) -> None:
+    class Leader(BaseHTTPRequestHandler):
+        def do_DELETE(self) -> None:
+            self.send_response(202)
+            self.send_header("x-heddle-kept", kept)
+            self.end_headers()
+            self.wfile.write(b"{}")
+
+        def log_message(self, *said: Any) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Leader) as server:
+        thread = Thread(target=server.handle_request)
+        thread.start()
+        assert AdminClient(f"http://127.0.0.1:{server.server_port}").delete("/workers/3") == {}
+        thread.join()
+    assert ("cannot reach its Redis" in capsys.readouterr().err) is warns
 
 
 def test_a_missing_key_is_said(heddle: Any, gateway: str) -> None:

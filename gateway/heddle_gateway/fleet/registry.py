@@ -200,6 +200,10 @@ class Fleet:
             for url, worker in self._by_url.items()
         )
 
+    def is_taken_out(self, url: str) -> bool:
+        """Somebody took the worker of this canonical URL out, and nobody has added it since."""
+        return url in self._taken_out
+
     def facts(self, worker_id: int) -> WorkerFacts | None:
         worker = self._workers.get(worker_id)
         return worker.facts if worker is not None else None

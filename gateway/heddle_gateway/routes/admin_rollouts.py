@@ -49,7 +49,7 @@ class RolloutDeps:
     worker_name: Callable[[int], str | None]
     forecast: Callable[[Sequence[RolloutMember], Sequence[int], str | None], Awaitable[list[Estimate]]]
     max_trajectories: int
-    saved: Callable[[], Awaitable[None]]
+    saved: Callable[[], Awaitable[bool]]
 
 
 RolloutId = Annotated[str, Path(description="As POST /admin/v1/rollouts answered it.")]

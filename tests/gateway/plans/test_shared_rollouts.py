@@ -173,8 +173,9 @@ async def test_a_gateway_writes_a_last_time_while_it_holds_the_lease(
         part.close = noted
 
     parts = gateway.parts
-    for name in ("peering", "shared_fleet", "shared_rollouts", "shared_pause"):
-        noting(getattr(parts, name), name)
+    noting(parts.peering, "peering")
+    for name in ("fleet", "rollouts", "pause"):
+        noting(getattr(parts.outliving, name), name)
     await gateway.stop()
-    assert sorted(closed[:-1]) == ["shared_fleet", "shared_pause", "shared_rollouts"]
+    assert sorted(closed[:-1]) == ["fleet", "pause", "rollouts"]
     assert closed[-1] == "peering"
