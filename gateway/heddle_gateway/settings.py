@@ -29,7 +29,6 @@ ENV_PREFIX: Final = "HEDDLE_"
 # Read by other parts of Heddle: one environment may serve several of them.
 OTHER_PARTS: Final = frozenset(
     {
-        "HEDDLE_ADMIN_KEY",
         "HEDDLE_ENGINE_KEY",
         "HEDDLE_GATEWAY",
         "HEDDLE_HOSTS",
@@ -272,11 +271,6 @@ def load_settings(config: Path | None = None, **overrides: Any) -> Settings:
         raise SettingsError("; ".join(_explain(fault) for fault in error.errors())) from error
     except (ValueError, OSError) as error:  # a broken TOML file, broken JSON in a variable
         raise SettingsError(str(error)) from error
-    if not settings.admin_keys and os.environ.get("HEDDLE_ADMIN_KEY"):
-        raise SettingsError(
-            "environment variable HEDDLE_ADMIN_KEY is what a shim sends; the gateway's own keys are in "
-            "HEDDLE_ADMIN_KEYS, and there are none"
-        )
     return settings
 
 

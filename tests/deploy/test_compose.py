@@ -195,5 +195,5 @@ def test_the_shims_command_is_one_that_heddle_takes() -> None:
             if option.startswith("--") and " " not in option:
                 assert option in shown, f"{name}: {option}"
         # Where the gateways have keys, a shim without one is refused for ever.
-        assert service["environment"]["HEDDLE_ADMIN_KEY"] == "${HEDDLE_ADMIN_KEY:-}", name
-        assert "HEDDLE_ADMIN_KEY" in shown, name
+        assert service["environment"]["HEDDLE_ADMIN_KEYS"] == "${HEDDLE_ADMIN_KEYS:-}", name
+        assert "HEDDLE_ADMIN_KEYS" in shown, name

@@ -79,19 +79,11 @@ def test_variables_of_other_parts_are_left_alone(monkeypatch: pytest.MonkeyPatch
         for name in re.findall(r'"(HEDDLE_[A-Z_]+[A-Z])"', source.read_text())
     }
     others = {name for name in named if name.removeprefix(ENV_PREFIX).lower() not in Settings.model_fields}
-    assert others >= {"HEDDLE_GATEWAY", "HEDDLE_HOSTS", "HEDDLE_HOST_KEY", "HEDDLE_ADMIN_KEY"}
+    assert others >= {"HEDDLE_GATEWAY", "HEDDLE_HOSTS", "HEDDLE_HOST_KEY"}
     for name in others:
         monkeypatch.setenv(name, "value")
     monkeypatch.setenv("HEDDLE_SHIM_PORT", "1")
-    load_settings(admin_keys=["value"])
-
-
-def test_the_shims_key_without_keys_of_the_gateway_is_taken_for_a_mistake(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("HEDDLE_ADMIN_KEY", "value")
-    with pytest.raises(SettingsError, match="HEDDLE_ADMIN_KEYS"):
-        load_settings()
+    load_settings()
 
 
 @pytest.mark.parametrize(

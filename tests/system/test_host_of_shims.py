@@ -36,12 +36,14 @@ async def test_an_engine_comes_into_service_with_the_hosts_key_and_leaves_after_
 ) -> None:
     program = tmp_path / "engine.py"
     program.write_text(ENGINE)
-    gateway = await parts.gateway([], environment={"HEDDLE_ADMIN_KEYS": "secret"})
+    keys = {"HEDDLE_ADMIN_KEYS": "secret,another"}
+    gateway = await parts.gateway([], environment=keys)
     gateway.http.headers["authorization"] = "Bearer secret"
     host = await parts.run(
         *("host", "--gpus", "2", "--degrees", "2", "--port", "0", "--base-port", str(unused_port)),
-        *("--gateway", gateway.url, "--gateway-key", "secret", "--advertise", "localhost"),
+        *("--gateway", gateway.url, "--advertise", "localhost"),
         *("--launch", "--model-path /m", "--engine-command", f"{sys.executable} {program}"),
+        environment=keys,
     )
     url = json.loads(await host.line("ready"))["host"]
 

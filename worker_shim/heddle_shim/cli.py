@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 import typer
 from heddle_cli.exit_codes import CommandFailed, Exit
+from heddle_contracts.keys import first_key
 from starlette.applications import Starlette
 from starlette.types import ASGIApp
 
@@ -119,7 +120,8 @@ def shim(
         list[str] | None, typer.Option(help="Gateway to register with; may be given more than once.")
     ] = None,
     gateway_key: Annotated[
-        str | None, typer.Option(envvar="HEDDLE_ADMIN_KEY", help="Admin key of the gateways.")
+        str | None,
+        typer.Option(envvar="HEDDLE_ADMIN_KEYS", help="Admin key of the gateways; the first one of a list."),
     ] = None,
     name: Annotated[str | None, typer.Option(help="The worker's name in X-Heddle-Worker.")] = None,
     store: Annotated[
@@ -157,7 +159,7 @@ def shim(
             transports=tuple(transport or ()),
             advertise=advertise or ("127.0.0.1" if host in {"127.0.0.1", "localhost"} else socket.getfqdn()),
             gateways=tuple(gateway or ()),
-            gateway_key=gateway_key,
+            gateway_key=first_key(gateway_key) if gateway_key else None,
             name=name,
             store=None if no_kv else store or _default_store(url),
             store_bytes=parse_size(store_bytes),

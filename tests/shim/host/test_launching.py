@@ -89,7 +89,7 @@ async def test_an_address_that_the_options_give_stays(tmp_path: Path) -> None:
 async def test_the_gateways_key_reaches_the_shim_and_no_command_line(tmp_path: Path) -> None:
     async with launched(tmp_path, gateway_key="only-here"):
         shim = Path("/proc") / str((await noted(tmp_path))["parent"])
-        assert b"HEDDLE_ADMIN_KEY=only-here" in (shim / "environ").read_bytes().split(b"\0")
+        assert b"HEDDLE_ADMIN_KEYS=only-here" in (shim / "environ").read_bytes().split(b"\0")
         assert b"only-here" not in (shim / "cmdline").read_bytes()
 
 

@@ -13,6 +13,7 @@ from typing import Annotated, Final
 
 import typer
 from heddle_cli.exit_codes import CommandFailed, Exit
+from heddle_contracts.keys import first_key
 
 from heddle_shim.emulator.cli import parse_degrees
 from heddle_shim.emulator.clock import ScaledClock
@@ -60,7 +61,8 @@ def host(
     start_timeout: Annotated[float, typer.Option(min=1, help="Seconds that an engine may take.")] = 1800.0,
     drain_timeout: Annotated[float, typer.Option(min=1, help="Seconds for steps that still run.")] = 600.0,
     gateway_key: Annotated[
-        str | None, typer.Option(envvar="HEDDLE_ADMIN_KEY", help="Admin key of the gateways.")
+        str | None,
+        typer.Option(envvar="HEDDLE_ADMIN_KEYS", help="Admin key of the gateways; the first one of a list."),
     ] = None,
     model: Annotated[str, typer.Option(help="Name of the emulated model.")] = "heddle-emulated-8b",
     speed: Annotated[float, typer.Option(help="Simulated seconds per real second.")] = 1.0,
@@ -71,6 +73,7 @@ def host(
 
     HEDDLE_HOST_KEY: what callers have to send as bearer token.
     """
+    key = first_key(gateway_key) if gateway_key else None
     if emulated == (launch is not None):
         raise typer.BadParameter("give either --launch or --emulated")
     if launch is not None:
@@ -102,7 +105,7 @@ def host(
             launch,
             passed,
             listen=address,
-            gateway_key=gateway_key,
+            gateway_key=key,
             base_port=base_port,
             log_folder=log_folder,
             start_timeout_s=start_timeout,
@@ -111,7 +114,7 @@ def host(
         name or socket.gethostname(),
         gpus,
         launcher,
-        Gateways(gateway, gateway_key),
+        Gateways(gateway, key),
         emulated=emulated,
         drain_s=drain_timeout,
         join_s=start_timeout,

@@ -19,7 +19,7 @@ from heddle_shim.emulator.worker import WorkerSettings
 from heddle_shim.engine_flags import Options
 from heddle_shim.engine_process import end_with_parent
 
-ADMIN_KEY_VARIABLE: Final = "HEDDLE_ADMIN_KEY"
+ADMIN_KEY_VARIABLE: Final = "HEDDLE_ADMIN_KEYS"
 """Of `heddle shim --gateway-key`."""
 POLL_S: Final = 0.5
 STOP_S: Final = 60.0
