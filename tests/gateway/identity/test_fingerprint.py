@@ -228,6 +228,42 @@ def test_a_system_prompt_that_changes_with_every_call_does_not_break_the_convers
     assert (third.source, third.step, third.segment) == ("history-drifted", 2, 0)
 
 
+WORDS = "Thought: file {} is read one byte past the end of its buffer, so I look at it.\n<code>\nread({})\n"
+
+
+def test_an_answer_to_which_the_client_added_is_the_same_conversation_and_segment(caller, chat) -> None:
+    # smolagents' CodeAgent closes the block that its stop sequence cut open.
+    siblings = [caller.ask(chat.opening()) for _ in range(3)]
+    for at, who in enumerate(siblings):
+        caller.answer(who, chat.says(WORDS.format(at, at)))
+    for at, who in reversed(list(enumerate(siblings))):
+        history = [*chat.opening(), chat.says(WORDS.format(at, at) + "</code>"), chat.user("Observation: 1")]
+        following = caller.turn(history, chat.says(WORDS.format(at, "again")))
+        assert (following.trajectory_id, following.source) == (who.trajectory_id, "history-edited")
+        assert (following.step, following.segment) == (1, 0)
+        # At its last step it asks for an answer in place of the agent's own system prompt.
+        said = chat.says(WORDS.format(at, "again") + "</code>")
+        last = caller.ask([chat.system("It got stuck."), *history[1:], said, chat.user("Observation: 2")])
+        assert (last.trajectory_id, last.source) == (who.trajectory_id, "history-drifted")
+        assert (last.step, last.segment) == (2, 0)
+
+
+def test_tool_calls_that_the_client_writes_as_text_stay_in_their_conversation(caller, chat) -> None:
+    # smolagents' ToolCallingAgent sends no tool_calls back.
+    spoken = "I look up the weather first, since the answer depends on it: "
+    first = caller.turn(chat.opening(), chat.says(spoken, ("c1", "{}")))
+    text = spoken + "\nCalling tools:\n[{'id': 'c1', 'type': 'function'}]"
+    following = caller.ask([*chat.opening(), chat.says(text), chat.user("Observation:\nsunny")])
+    assert (following.trajectory_id, following.step, following.segment) == (first.trajectory_id, 1, 0)
+    assert following.source == "history-edited"
+
+
+def test_a_sub_agent_that_is_told_an_answer_is_not_that_conversation(caller, chat) -> None:
+    first = caller.turn(chat.opening(), chat.says(WORDS.format(1, 1)))
+    told = [chat.system("You judge."), chat.user("Look at this."), chat.user(WORDS.format(1, 1))]
+    assert caller.ask(told).trajectory_id != first.trajectory_id
+
+
 def test_a_sub_agent_with_its_own_system_prompt_is_a_trajectory_of_its_own(caller, chat) -> None:
     parent = caller.turn(
         chat.opening(), chat.says("I will ask a colleague about the parser, in enough words.")

@@ -75,6 +75,15 @@ impl<'a> Shown<'a> {
             && (!self.has_head_of(turn) || scan.prefix_hash(at.length) == Some(at.hash))
     }
 
+    /// Whether the last answer shown stands where the turn's belongs.
+    fn answers_last_at(&self, turn: &Turn) -> bool {
+        let at = turn.history;
+        let mut shown = self.seen.scan.roles.iter().skip(at.length);
+        at.unit == Unit::Messages
+            && shown.next() == Some(&Role::Assistant)
+            && shown.all(|role| *role != Role::Assistant)
+    }
+
     /// Whether it waits with the answer that the request shows last.
     fn ends(&self, known: &Conversation) -> bool {
         let turn = known.turn();
@@ -127,8 +136,14 @@ pub(crate) fn find(
     {
         return Some(Match::new("history-rewritten", Kind::Rewritten, id));
     }
-    if let Some(id) = summed_up(&shown) {
-        return Some(Match::new("history-summary", Kind::Rewritten, id));
+    if let Some((id, turn)) = summed_up(&shown) {
+        return Some(if !shown.has_head_of(turn) {
+            Match::new("history-drifted", Kind::Next, id)
+        } else if before.is_some_and(|before| before.of(turn.state).contains(id)) {
+            Match::new("history-edited", Kind::Next, id)
+        } else {
+            Match::new("history-summary", Kind::Rewritten, id)
+        });
     }
     if let Some(id) = repeats::sampled_before(seen, same) {
         return seen.repeat_of(id);
@@ -230,7 +245,9 @@ fn sole<'a>(shown: &Shown<'a>, holders: &[&Holders]) -> Option<(Id, &'a Conversa
         })
 }
 
-fn summed_up(shown: &Shown<'_>) -> Option<Id> {
+/// Who waits with an answer that a line starts like, and the turn that gave it: a summary; or that answer in its
+/// place, of which the client kept the beginning, maybe after another system prompt.
+fn summed_up<'a>(shown: &Shown<'a>) -> Option<(Id, &'a Turn)> {
     let seen = shown.seen;
     if !seen.index.has_anchors() {
         return None;
@@ -241,16 +258,19 @@ fn summed_up(shown: &Shown<'_>) -> Option<Id> {
         .map(|anchor| seen.index.with_anchor(seen.scope, *anchor));
     holders
         .flat_map(Holders::iter)
-        .filter_map(|id| Some((id, seen.get(id)?)))
-        .filter(|(_, known)| {
-            known.waits() && known.turn().is_some_and(|turn| shown.has_head_of(turn))
+        .filter_map(|id| {
+            let known = seen.get(id)?;
+            Some((id, known, known.turn()?))
         })
-        .min_by(|(_, a), (_, b)| {
-            let first = |known| !shown.has_opening_of(known);
+        .filter(|(_, known, turn)| {
+            known.waits() && (shown.has_head_of(turn) || shown.answers_last_at(turn))
+        })
+        .min_by(|(_, a, left), (_, b, right)| {
+            let first = |known, turn| (!shown.has_head_of(turn), !shown.has_opening_of(known));
             let changed = || a.changed_at().total_cmp(&b.changed_at());
-            first(a).cmp(&first(b)).then_with(changed)
+            first(a, left).cmp(&first(b, right)).then_with(changed)
         })
-        .map(|(id, _)| id)
+        .map(|(id, _, turn)| (id, turn))
 }
 
 /// Who may have given an answer that the client changed: one that waits, longest first. A broken turn comes next

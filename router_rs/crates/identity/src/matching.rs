@@ -12,7 +12,8 @@
 //! * history-drifted: a last answer in its place, after another system prompt (some change with every call)
 //! * history-retry: the same history as a turn that siblings who answer alike have left behind
 //! * history-rewritten: the same system prompt, and the last answer or a tool call of one conversation: compacted
-//! * history-summary: a line that starts as a last answer did: compacted by the model's own summary
+//! * history-summary: a line that starts as a last answer did: compacted by the model's own summary. Where that line is the
+//!   answer in its place the client only added to it: history-edited, or after another system prompt history-drifted
 //! * history-retry: the same history as a turn that is done, past the opening: sampled once more
 //! * history-rewritten: an earlier answer of one conversation: rolled back, or compacted further
 //! * history-edited: a history that someone waits at, then an answer that nobody gave: the client changed it
