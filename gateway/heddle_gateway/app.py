@@ -20,7 +20,6 @@ from heddle_contracts.steps import Outcome
 from starlette.exceptions import HTTPException
 
 from heddle_gateway import __version__
-from heddle_gateway.count_tokens import TokenCounter
 from heddle_gateway.fleet.address import check_allowed_host, parse_worker_url
 from heddle_gateway.fleet.errors import AddressRefused, FleetError
 from heddle_gateway.fleet.events import WorkerSpec
@@ -52,6 +51,7 @@ from heddle_gateway.running_step import RunningSteps
 from heddle_gateway.serve_step import StepServer
 from heddle_gateway.settings import Settings, WorkerSetting
 from heddle_gateway.shared_state import SharedState
+from heddle_gateway.side_questions import SideQuestions
 from heddle_gateway.store.engine import StoreError, open_engine, spill_beside
 from heddle_gateway.store.history_reader import HistoryReader
 from heddle_gateway.store.move_history import MoveHistory
@@ -283,8 +283,8 @@ def create_app(settings: Settings) -> HeddleApp:
     app.add_exception_handler(HTTPException, plain_error)
     app.add_exception_handler(RequestValidationError, invalid_request_error)
     app.include_router(stored_router(StoredDeps(fleet, stored)))
-    counter = TokenCounter(fleet, fleet.served, upstream, settings.max_body_bytes)
-    app.open_door(settings, data_endpoints(steps, counter), peering.proxied)
+    questions = SideQuestions(fleet, fleet.served, upstream, settings.max_body_bytes)
+    app.open_door(settings, data_endpoints(steps, questions), peering.proxied)
     return app
 
 

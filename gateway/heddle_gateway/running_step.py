@@ -200,8 +200,7 @@ def _was_sent_as(call: Call, rid: str) -> bool:
     if rid.encode() not in call.body:
         return False
     body = json.loads(call.body)
-    name = "request_id" if call.dialect.stores_answers else "rid"
-    return isinstance(body, dict) and body.get(name) == rid
+    return isinstance(body, dict) and body.get(call.dialect.rid_member) == rid
 
 
 def priority_for(attempt: Attempt) -> int | None:

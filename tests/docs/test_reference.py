@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from heddle_core import Core
 from heddle_gateway.app import create_app
-from heddle_gateway.count_tokens import PATH as COUNT_TOKENS
 from heddle_gateway.dialects.dialect import DIALECTS
 from heddle_gateway.heddle_app import HeddleApp
 from heddle_gateway.settings import ENV_PREFIX, Settings, load_settings
+from heddle_gateway.side_questions import QUESTIONS
 from prometheus_client.core import Metric
 
 ROOT = Path(__file__).parents[2]
@@ -79,7 +79,8 @@ def routes(app: HeddleApp) -> Iterator[tuple[str, str, str]]:
     """(method, path, what it is), data path first."""
     for dialect in DIALECTS:
         yield "POST", dialect.path, f"Agents: the {dialect.name} dialect, streaming and not"
-    yield "POST", COUNT_TOKENS, "Agents: the length of a prompt of the messages dialect; no step"
+    for question in QUESTIONS:
+        yield "POST", question.path, f"Agents: {question.what}; no step"
     for path, operations in app.openapi()["paths"].items():
         for method, operation in operations.items():
             yield method.upper(), path, operation["summary"]

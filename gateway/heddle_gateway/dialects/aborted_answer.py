@@ -9,7 +9,7 @@ API says "failed" instead, and Messages has no such word: there a whole answer i
 import json
 from typing import Any
 
-from heddle_gateway.dialects.dialect import CHAT, GENERATE, MESSAGES, RESPONSES, Dialect
+from heddle_gateway.dialects.dialect import CHAT, GENERATE, MESSAGES, RESPONSES, TOKENS, Dialect
 from heddle_gateway.dialects.errors import anthropic
 from heddle_gateway.dialects.stream_errors import failed_response
 
@@ -61,6 +61,9 @@ def _answer(
                 "cached_tokens": 0,
             },
         }
+    if dialect is TOKENS:
+        cut: dict[str, Any] = {"logprobs": None, "finish_reason": "abort", "token_ids": []}
+        return {"request_id": request_id, "choices": [{"index": index, **cut} for index in range(choices)]}
     if dialect is RESPONSES:
         return failed_response(request_id, model, MESSAGE)
     if dialect is MESSAGES:

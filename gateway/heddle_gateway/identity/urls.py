@@ -9,9 +9,11 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
+# Routes of engines' own, at the root of a server.
+_ROOT: Final = ("/generate", "/inference/v1/generate", "/tokenize", "/detokenize")
 # What follows the id when a client's base_url lacks /v1 (the openai SDK adds only these).
 _BARE: Final = r"/(?:chat/completions|completions|responses|messages|embeddings|models)(?:/.*)?"
-_TAIL: Final = rf"(?P<rest>/v1(?:/.*)?|/generate|{_BARE})$"
+_TAIL: Final = rf"(?P<rest>/v1(?:/.*)?|{'|'.join(_ROOT)}|{_BARE})$"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +26,7 @@ class TaggedPath:
 
 
 _PLAIN: Final = {
-    **{path: TaggedPath(path) for path in ("/v1/chat/completions", "/v1/completions", "/generate")},
+    **{path: TaggedPath(path) for path in ("/v1/chat/completions", "/v1/completions", *_ROOT)},
     # A base_url without /v1.
     **{
         path: TaggedPath(f"/v1{path}")
@@ -72,7 +74,7 @@ def split_path(path: str) -> TaggedPath:
         named = found["id"].rstrip("/")
         trajectory_id = named if attempt is None else f"{named}/{attempt}"
         rest = found["rest"]
-        if not rest.startswith("/v1") and rest != "/generate":
+        if not rest.startswith("/v1") and rest not in _ROOT:
             rest = f"/v1{rest}"
         return TaggedPath(rest, source, trajectory_id)
     return TaggedPath(path)

@@ -7,6 +7,6 @@ FailureKind = Literal["unreachable", "overloaded", "worker_error"]
 MigrationFailure = Literal[
     "cancelled", "declined", "target_full", "mismatch", "deadline", "unreachable", "broken"
 ]
-Dialect = Literal["chat", "completions", "generate", "messages", "responses"]
+Dialect = Literal["chat", "completions", "generate", "tokens", "messages", "responses"]
 HistoryUnit = Literal["messages", "bytes", "tokens", "opaque"]
 """What lengths of a history count: messages, bytes of text, token ids; opaque: a batch, or nothing."""

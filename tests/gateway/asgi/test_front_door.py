@@ -67,6 +67,8 @@ def test_only_allowed_hosts_pass_when_some_are_named() -> None:
         ("/sessions/x/v1/models", "/v1/models"),
         ("/sessions/x/v1/models/org/name", "/v1/models/org/name"),
         ("/t/x/generate", "/generate"),
+        ("/t/x/inference/v1/generate", "/inference/v1/generate"),
+        ("/t/x/tokenize", "/tokenize"),
         ("/t/x/admin/v1/policy", "/t/x/admin/v1/policy"),
         ("/t/x/v1/../../admin/v1/policy", "/t/x/v1/../../admin/v1/policy"),
         ("/t/x/metrics", "/t/x/metrics"),

@@ -43,7 +43,7 @@ async def test_a_callers_own_rid_aborts_the_attempt_it_became(
     assert (record.outcome, record.finish_reason, record.output_tokens) == ("aborted", "abort", 3)
 
 
-@pytest.mark.parametrize("dialect", ["generate", "chat", "chat-stream"])
+@pytest.mark.parametrize("dialect", ["generate", "tokens", "chat", "chat-stream"])
 async def test_held_steps_are_answered_as_aborted_at_once(
     one_slot: Any, worker: Any, until: Until, dialect: str
 ) -> None:
@@ -51,6 +51,9 @@ async def test_held_steps_are_answered_as_aborted_at_once(
     await until(lambda: worker.received, "the first step at the worker")
     if dialect == "generate":
         held = asyncio.create_task(one_slot.client.post("/generate", json={"text": "second", "rid": "mine"}))
+    elif dialect == "tokens":
+        body = {"token_ids": [1, 2], "sampling_params": {}, "request_id": "mine"}
+        held = asyncio.create_task(one_slot.client.post("/inference/v1/generate", json=body))
     else:
         held = asyncio.create_task(one_slot.chat("second", rid="mine", stream=dialect == "chat-stream"))
     await until(lambda: one_slot.parts.driver.stats()["steps_live"] == 2, "the second step to be held")
@@ -59,7 +62,7 @@ async def test_held_steps_are_answered_as_aborted_at_once(
     assert answer.status_code == 200
     if dialect == "generate":
         assert answer.json()["meta_info"]["finish_reason"]["type"] == "abort"
-    elif dialect == "chat":
+    elif dialect in ("chat", "tokens"):
         assert answer.json()["choices"][0]["finish_reason"] == "abort"
     else:
         first = answer.text.split("\n\n")[0]

@@ -19,12 +19,14 @@ Script = Callable[[Received, Line], Awaitable[None]]
 
 class FakeWorker:
     """Listens on a free port. ``received``: step requests; ``aborts``: rids it was told to stop; ``models``:
-    what it lists.
+    what it lists; ``answers``: to other POSTs, by path, which are kept in ``asked``.
     """
 
     def __init__(self) -> None:
         self.script: Script | None = None
         self.received: list[Received] = []
+        self.answers: dict[str, Any] = {}
+        self.asked: list[Received] = []
         self.aborts: list[str] = []
         self.abort_gate: asyncio.Event | None = None
         self.instance = os.urandom(4).hex()
@@ -89,7 +91,14 @@ class FakeWorker:
     async def _serve(self, request: Received, line: Line) -> None:
         if (
             request.path
-            in ("/v1/chat/completions", "/v1/completions", "/generate", "/v1/messages", "/v1/responses")
+            in (
+                "/v1/chat/completions",
+                "/v1/completions",
+                "/generate",
+                "/inference/v1/generate",
+                "/v1/messages",
+                "/v1/responses",
+            )
             and request.method == "POST"
         ):
             self.received.append(request)
@@ -106,6 +115,9 @@ class FakeWorker:
             if self.abort_gate is not None:
                 await self.abort_gate.wait()
             await line.answer(200, b"")
+        elif request.path in self.answers and request.method == "POST":
+            self.asked.append(request)
+            await line.answer(200, self.answers[request.path])
         else:
             await self._answer_probe(request, line)
 
@@ -145,6 +157,9 @@ async def default_script(request: Received, line: Line) -> None:
         meta = {"id": body.get("rid"), "finish_reason": {"type": "stop"}, "prompt_tokens": 4}
         meta |= {"completion_tokens": 2, "cached_tokens": 1}
         await line.answer(200, {"text": "Hi.", "output_ids": [7, 8], "meta_info": meta})
+    elif request.path == "/inference/v1/generate":
+        choice = {"index": 0, "logprobs": None, "finish_reason": "stop", "token_ids": [7, 8]}
+        await line.answer(200, {"request_id": "r", "choices": [choice], "prompt_logprobs": None})
     elif request.path == "/v1/messages":
         await (line.stream_message() if body.get("stream") else line.answer(200, message_answer()))
     elif request.path == "/v1/responses":

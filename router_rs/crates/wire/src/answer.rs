@@ -337,6 +337,13 @@ impl Builder {
     }
 
     fn total_usage(&self) -> Usage {
+        if self.dialect == Dialect::Tokens {
+            // vLLM's answer counts nothing, and gives every token.
+            let ids: usize = self.choices.iter().map(|choice| choice.ids.len()).sum();
+            let mut usage = self.usage;
+            usage.output = usage.output.or((ids > 0).then_some(ids as u64));
+            return usage;
+        }
         if self.dialect != Dialect::Generate {
             return self.usage;
         }

@@ -9,6 +9,8 @@ pub enum Dialect {
     Completions,
     /// `SGLang`'s native `/generate`.
     Generate,
+    /// vLLM's `/inference/v1/generate`: token ids in, token ids out.
+    Tokens,
     /// Anthropic's `/v1/messages`.
     Messages,
     /// `OpenAI`'s `/v1/responses`.
@@ -17,10 +19,11 @@ pub enum Dialect {
 
 impl Dialect {
     /// All of them.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::Chat,
         Self::Completions,
         Self::Generate,
+        Self::Tokens,
         Self::Messages,
         Self::Responses,
     ];
@@ -31,6 +34,7 @@ impl Dialect {
             Self::Chat => "chat",
             Self::Completions => "completions",
             Self::Generate => "generate",
+            Self::Tokens => "tokens",
             Self::Messages => "messages",
             Self::Responses => "responses",
         }
@@ -52,10 +56,10 @@ impl Dialect {
     }
 
     /// The body member that names the request at the worker. In `Responses` it is the answer's id as well; `SGLang`
-    /// and vLLM take it alike (`ResponsesRequest.request_id`).
+    /// and vLLM take it alike (`ResponsesRequest.request_id`). `Tokens`: vLLM's `GenerateRequest.request_id`.
     pub const fn rid_member(self) -> &'static str {
         match self {
-            Self::Responses => "request_id",
+            Self::Responses | Self::Tokens => "request_id",
             _ => "rid",
         }
     }

@@ -19,7 +19,7 @@ pub struct ParcelError(&'static str);
 
 type Read<T> = Result<T, ParcelError>;
 
-const DIALECTS: [Dialect; 5] = Dialect::ALL;
+const DIALECTS: [Dialect; 6] = Dialect::ALL;
 const ROLES: [Role; 6] = [
     Role::System,
     Role::Developer,

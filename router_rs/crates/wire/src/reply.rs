@@ -200,12 +200,15 @@ fn choice(cursor: &mut Cursor<'_>, position: u64, builder: &mut Builder) -> Resu
     if let Some(mut said) = said {
         output = message(&mut said, index, builder, &mut scratch)?;
     }
-    if builder.dialect() == Dialect::Completions {
-        if let Some(text) = text {
-            let piece = text.decode(&mut scratch);
-            output |= !piece.is_empty();
-            builder.push_text(index, piece);
-        }
+    if builder.dialect() == Dialect::Completions
+        && let Some(text) = text
+    {
+        let piece = text.decode(&mut scratch);
+        output |= !piece.is_empty();
+        builder.push_text(index, piece);
+    }
+    if !builder.dialect().has_messages() {
+        output |= builder.dialect() == Dialect::Tokens && !ids.is_empty();
         builder.push_ids(index, &ids);
     }
     if output {

@@ -311,6 +311,7 @@ impl Reader {
         self.is_stream_options = false;
         let chat = self.scan.dialect == Dialect::Chat;
         let generate = self.scan.dialect == Dialect::Generate;
+        let tokens = self.scan.dialect == Dialect::Tokens;
         match self.name.as_slice() {
             b"model" => self.scan.model = cursor.string_or_skip()?.map(RawStr::to_text),
             b"stream" => self.scan.stream = cursor.boolean_or_skip()? == Some(true),
@@ -329,7 +330,7 @@ impl Reader {
                 })?;
                 self.scan.include_usage = include_usage;
             }
-            b"sampling_params" if generate => self.sampling_params(cursor)?,
+            b"sampling_params" if generate || tokens => self.sampling_params(cursor)?,
             b"messages" if chat => self.messages(cursor)?,
             b"tools" | b"functions" if self.scan.dialect.has_messages() => {
                 let before = cursor.position();
@@ -340,6 +341,7 @@ impl Reader {
             b"prompt" if self.scan.dialect == Dialect::Completions => {
                 self.scan.prompt = Prompt::read(cursor)?;
             }
+            b"token_ids" if tokens => self.scan.prompt = Prompt::read(cursor)?,
             b"text" if generate => self.scan.prompt = Prompt::read(cursor)?,
             _ if self.scan.dialect == Dialect::Messages => self.anthropic(cursor)?,
             _ if self.scan.dialect == Dialect::Responses => self.responses(cursor)?,
@@ -408,14 +410,16 @@ impl Reader {
         Ok(())
     }
 
-    /// `sampling_params` of `/generate`: one object, or one for each prompt (the first speaks for all).
+    /// `sampling_params`: one object, or one for each prompt (the first speaks for all). vLLM says `max_tokens`.
     fn sampling_params(&mut self, cursor: &mut Cursor<'_>) -> Result<(), JsonError> {
         let mut max_tokens = None;
         let mut choices = None;
         let mut read = |cursor: &mut Cursor<'_>| {
             cursor.members(|cursor, key| {
                 match key.decode(&mut Vec::new()) {
-                    b"max_new_tokens" => max_tokens = max_tokens.or(cursor.count_or_skip()?),
+                    b"max_new_tokens" | b"max_tokens" => {
+                        max_tokens = max_tokens.or(cursor.count_or_skip()?);
+                    }
                     b"n" => choices = choices.or(cursor.count_or_skip()?),
                     _ => cursor.skip()?,
                 }

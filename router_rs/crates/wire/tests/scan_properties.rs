@@ -327,6 +327,22 @@ fn sampling_params_of_generate_are_read() {
 }
 
 #[test]
+fn vllms_token_prompts_are_read_under_its_own_names() {
+    let body =
+        json!({"model": "m", "token_ids": [1, 2, 3], "sampling_params": {"max_tokens": 7, "n": 2}});
+    let found = scan_body(body.to_string().as_bytes(), Dialect::Tokens).unwrap();
+    assert_eq!(
+        (
+            found.max_tokens,
+            found.choices,
+            found.prompt_tokens,
+            found.unit()
+        ),
+        (Some(7), 2, 3, Unit::Tokens)
+    );
+}
+
+#[test]
 fn a_batch_has_a_size_and_no_prefix() {
     for (body, tokens) in [
         (json!({"prompt": ["abcd", "efghijkl"]}), 3),

@@ -335,6 +335,51 @@ fn a_generate_stream_may_repeat_all_output_or_carry_the_new_part_only() {
 }
 
 #[test]
+fn tokens_that_no_usage_counts_are_counted_themselves() {
+    let choice = |index: u64, ids: &[u32], finish: Value| json!({"index": index, "token_ids": ids, "finish_reason": finish, "logprobs": null});
+    let body = json!({"request_id": "r", "prompt_logprobs": null, "kv_transfer_params": null,
+        "choices": [choice(0, &[7, 8, 9], json!("stop")), choice(1, &[7], json!("length"))]});
+    let whole = read_answer(body.to_string().as_bytes(), Dialect::Tokens).unwrap();
+    assert_eq!(
+        (whole.prompt_tokens, whole.output_tokens, whole.done),
+        (None, Some(4), true)
+    );
+    assert_eq!(whole.finish_reasons, ["stop", "length"]);
+    assert_eq!(
+        whole.token_spans,
+        [
+            (3, heddle_wire::hash::tokens(&[7, 8, 9])),
+            (1, heddle_wire::hash::tokens(&[7]))
+        ]
+    );
+    let event = |choices: Value| {
+        format!(
+            "data: {}\n\n",
+            json!({"request_id": "r", "choices": choices})
+        )
+    };
+    let stream = [
+        event(json!([choice(0, &[7], Value::Null)])),
+        event(json!([choice(0, &[8, 9], json!("stop"))])),
+        "data: [DONE]\n\n".to_owned(),
+    ]
+    .concat();
+    let (passed, streamed) = run(stream.as_bytes(), &[], Dialect::Tokens, true);
+    assert_eq!(passed, stream.as_bytes());
+    assert_eq!(
+        (streamed.output_tokens, streamed.chunks, streamed.done),
+        (Some(3), 2, true)
+    );
+    assert_eq!(streamed.token_spans, whole.token_spans[..1]);
+    let counted = json!({"choices": [choice(0, &[7, 8], json!("stop"))], "usage": {"prompt_tokens": 5, "completion_tokens": 9}});
+    let counted = read_answer(counted.to_string().as_bytes(), Dialect::Tokens).unwrap();
+    assert_eq!(
+        (counted.prompt_tokens, counted.output_tokens),
+        (Some(5), Some(9))
+    );
+}
+
+#[test]
 fn a_batch_of_generate_answers_adds_up() {
     let one = |text: &str, output: u64| json!({"text": text, "meta_info": {"finish_reason": {"type": "length"}, "prompt_tokens": 2, "completion_tokens": output}});
     let answer = read_answer(

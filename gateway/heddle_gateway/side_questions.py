@@ -1,30 +1,50 @@
-"""``POST /v1/messages/count_tokens``: any worker can say how long a prompt is. It is no step, so that no
-trajectory hears of it.
+"""What agents and trainers ask beside their steps and any worker can answer: how long a prompt is, which
+tokens it has. It is no step, so that no trajectory hears of it.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from typing import Final, Protocol
 
-from heddle_gateway.asgi.client_exchange import ClientExchange
+from heddle_gateway.asgi.client_exchange import ClientExchange, Endpoint
 from heddle_gateway.asgi.interrupts import Interrupted, Interrupts
 from heddle_gateway.asgi.request_body import ClientError, ClientLeft, read_body
 from heddle_gateway.asked_model import Models, require_model
 from heddle_gateway.attempts import JSON, OF_THE_BODY, refuse_with
-from heddle_gateway.dialects.dialect import MESSAGES
+from heddle_gateway.dialects.dialect import CHAT, MESSAGES, Dialect
 from heddle_gateway.dialects.errors import ApiError, wrapped
 from heddle_gateway.dialects.wire import scan_body
 from heddle_gateway.upstream.errors import UpstreamError
-from heddle_gateway.upstream.forward import Endpoint, Upstream
+from heddle_gateway.upstream.forward import Endpoint as Server
+from heddle_gateway.upstream.forward import Upstream
 from heddle_gateway.upstream.headers import worker_line
 
 log = logging.getLogger(__name__)
 
-PATH: Final = "/v1/messages/count_tokens"
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """``path``: what clients call and what the worker is called with. ``dialect``: how the body is read and
+    an error written.
+    """
+
+    path: str
+    dialect: Dialect
+    what: str
 
 
-class Counter(Endpoint, Protocol):
+QUESTIONS: Final = (
+    Question("/v1/messages/count_tokens", MESSAGES, "the length of a prompt of the messages dialect"),
+    Question("/v1/chat/completions/render", CHAT, "the tokens of a prompt of the chat dialect (vLLM)"),
+    Question("/tokenize", CHAT, "the tokens of a text"),
+    Question("/detokenize", CHAT, "the text of tokens"),
+)
+
+
+class Answerer(Server, Protocol):
     """A worker that can be asked (fleet.events.WorkerEndpoint)."""
 
     @property
@@ -36,7 +56,7 @@ class Counter(Endpoint, Protocol):
 class Workers(Protocol):
     """The fleet (fleet.registry.Fleet)."""
 
-    def endpoints(self) -> Sequence[Counter]: ...
+    def endpoints(self) -> Sequence[Answerer]: ...
 
 
 class ServedModels(Models, Protocol):
@@ -45,8 +65,8 @@ class ServedModels(Models, Protocol):
     def serves(self, worker_id: int, model: str | None) -> bool: ...
 
 
-class TokenCounter:
-    """The endpoint. Workers take turns; one that cannot be reached is passed over."""
+class SideQuestions:
+    """The endpoints. Workers take turns; one that cannot be reached is passed over."""
 
     def __init__(
         self, workers: Workers, models: ServedModels, upstream: Upstream, max_body_bytes: int
@@ -57,25 +77,31 @@ class TokenCounter:
         self._max_body_bytes = max_body_bytes
         self._turns = count()
 
-    async def serve(self, client: ClientExchange) -> None:
+    def endpoints(self) -> Mapping[str, Endpoint]:
+        """By path, for POST."""
+        return {question.path: partial(self._serve, question) for question in QUESTIONS}
+
+    async def _serve(self, question: Question, client: ClientExchange) -> None:
         interrupts = Interrupts(client)
         try:
             body = client.plain_body
             if body is None or len(body) > self._max_body_bytes:
                 body = await read_body(client.next_part, client.headers, self._max_body_bytes)
             with interrupts:
-                await self._ask(client, body)
+                await self._ask(question, client, body)
         except (ClientLeft, Interrupted):
             return
         except ClientError as error:
-            await refuse_with(client, MESSAGES, ApiError(error.status, error.message, param=error.param))
+            fault = ApiError(error.status, error.message, code=error.code, param=error.param)
+            await refuse_with(client, question.dialect, fault)
         finally:
             interrupts.close()
 
-    async def _ask(self, client: ClientExchange, body: bytes) -> None:
+    async def _ask(self, question: Question, client: ClientExchange, body: bytes) -> None:
         """Raises ClientError."""
+        dialect = question.dialect
         try:
-            model = scan_body(body, MESSAGES.name).model
+            model = scan_body(body, dialect.name).model
         except ValueError as error:
             raise ClientError(400, f"The body cannot be read: {error}") from error
         await require_model(self._models, model)
@@ -83,9 +109,11 @@ class TokenCounter:
         turn = next(self._turns) % len(workers) if workers else 0
         for worker in workers[turn:] + workers[:turn]:
             try:
-                exchange = await self._upstream.open(worker, PATH.encode(), client.forward, body, whole=True)
+                exchange = await self._upstream.open(
+                    worker, question.path.encode(), client.forward, body, whole=True
+                )
             except UpstreamError as error:
-                log.info("%s could not count tokens: %s", worker.name, error)
+                log.info("%s could not answer %s: %s", worker.name, question.path, error)
                 continue
             try:
                 status, answer = exchange.status, exchange.body()
@@ -94,7 +122,7 @@ class TokenCounter:
                 exchange.close()
             if status >= 300:
                 status = status if status >= 400 else 502
-                answer = wrapped(status, answer, MESSAGES.errors)
+                answer = wrapped(status, answer, dialect.errors)
             await client.whole(status, lines, answer)
             return
-        await refuse_with(client, MESSAGES, ApiError(503, "No worker can count tokens now."))
+        await refuse_with(client, dialect, ApiError(503, "No worker can answer this now."))
