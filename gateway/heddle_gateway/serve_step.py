@@ -1,9 +1,9 @@
 """The story of one request on the data path.
 
-    understand   body, scan: what is asked, and by whom                  (errors here: no step exists yet)
-    arrive       a desk is told (peers/desk.py): whose step is it? The core dispatches at once, later, or
-    rejects attempt      attempts.py: bytes to the worker, bytes back; as often as nothing has reached the
-    client end          exactly once, whatever happened: core, identity, history, metrics
+    understand   body, scan: what is asked, and by whom                (errors here: no step exists yet)
+    arrive       a desk is told (peers/desk.py): whose step is it? The core dispatches now, later, or rejects
+    attempt      attempts.py: bytes to the worker, bytes back; as often as nothing has reached the client
+    end          exactly once, whatever happened: core, identity, history, metrics
 
 Invariants: a request that was understood becomes one step with one ending; a body is never re-serialised;
 the client's hang-up interrupts any wait, and the step ends only after the engine was told to stop; nothing
