@@ -151,6 +151,7 @@ def create_app(settings: Settings) -> HeddleApp:
         planning.open(driver, history.put, PlanHistory(engine, settings.namespace))
     except ValueError as error:
         raise StartError(f"planner: {error}") from error
+    book.announced = driver.directory.announced
     events = WorkerEvents(driver)
     events.on_changed = planning.workers_changed
     moving = events.moving = MovingKv(driver, events.name, history.put)

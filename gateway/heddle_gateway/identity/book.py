@@ -20,6 +20,15 @@ from heddle_gateway.identity.urls import split_path
 RETRY_COUNT: Final = "x-stainless-retry-count"
 
 
+class Member(Protocol):
+    """A trajectory that was announced as part of a batch."""
+
+    @property
+    def group_id(self) -> str | None: ...
+    @property
+    def sample(self) -> int | None: ...
+
+
 class Past(Protocol):
     """A trajectory as the history has it (heddle_contracts.admin.TrajectorySummary)."""
 
@@ -67,6 +76,8 @@ class TrajectoryBook:
         self._limits = (capacity, idle_ttl_s, new_id)
         self._book = self._new_book()
         self._conventions = Conventions(session_headers)
+        self.announced: Callable[[str], Member | None] = lambda trajectory_id: None
+        """Finds a trajectory that was announced and has not come."""
 
     def __len__(self) -> int:
         return len(self._book)
@@ -117,6 +128,11 @@ class TrajectoryBook:
 
     def place(self, scan: Scan, tenant: str, received_at: float, said: Said) -> Identity:
         """As `resolve`, of a request that another process has read."""
+        if said.trajectory_id is not None and said.group_id is None:
+            member = self.announced(said.trajectory_id)
+            if member is not None:
+                sample = member.sample if said.sample is None else said.sample
+                said = said._replace(group_id=member.group_id, sample=sample)
         return self._book.resolve(scan, tenant, said.retry_count, received_at, *said[1:])
 
     def resume(self, who: Known, scan: Scan, tenant: str, now: float) -> Identity:

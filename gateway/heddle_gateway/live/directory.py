@@ -123,6 +123,10 @@ class Directory:
             live.model = model
         return live
 
+    def announced(self, trajectory_id: str) -> LiveTrajectory | None:
+        """One that was announced and has not come."""
+        return self._announced.get(trajectory_id)
+
     def announce(
         self, trajectory_id: str, *, group_id: str, sample: int, model: str | None, rollout: str
     ) -> LiveTrajectory:

@@ -94,7 +94,10 @@ async def test_an_announced_trajectory_becomes_its_callers_with_the_group_it_was
     assert (await look(gateway, created.rollout.id)).running == 2
     assert gateway.parts.driver.audit() == []
     records = await gateway.records(2)
-    assert {record.trajectory_id for record in records} == {one, other}
+    assert [(record.trajectory_id, record.group_id, record.sample) for record in records] == [
+        (one, "task-1", 0),
+        (other, "task-1", 1),
+    ]
 
 
 async def test_the_longest_of_a_batch_gets_the_fast_worker_whoever_comes_first(
