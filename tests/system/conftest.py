@@ -276,6 +276,17 @@ class Parts:
         arguments = ["--port", str(port), "--database", str(self._folder / f"{port}.db"), *options]
         arguments += [part for url in urls for part in ("--worker", url)]
         part = await self.run("gateway", *arguments, environment=environment)
+        return await self._serving(part, port, len(urls))
+
+    async def up(self, *options: str, workers: int = 2) -> Gateway:
+        """`heddle up`: a gateway, a planner, and so many emulated workers."""
+        port = free_port()
+        tp = ",".join("1" * workers)
+        database = str(self._folder / f"{port}.db")
+        part = await self.run("up", "--port", str(port), "--database", database, "--tp", tp, *options)
+        return await self._serving(part, port, workers)
+
+    async def _serving(self, part: Part, port: int, workers: int) -> Gateway:
         url = f"http://127.0.0.1:{port}"
         http = await self._started.enter_async_context(
             httpx.AsyncClient(base_url=url, trust_env=False, timeout=WAIT_S)
@@ -288,9 +299,9 @@ class Parts:
                 active: int = (await http.get("/ready")).json()["workers"]["active"]
             except httpx.TransportError:
                 return False  # not listening yet
-            return active >= len(urls)
+            return active >= workers
 
-        await wait_until(ready, f"{len(urls)} workers in service")
+        await wait_until(ready, f"{workers} workers in service")
         return Gateway(part, url, http)
 
     def client(self, gateway: Gateway, **options: Any) -> openai.AsyncOpenAI:
