@@ -63,10 +63,9 @@ async def update_weights(gateway: httpx.AsyncClient, checkpoint: str | None, ver
     """No engine is sent a step between pause and continue; steps that come meanwhile wait and do not fail."""
     (await gateway.post("/pause_generation", json={"mode": "in_place"})).raise_for_status()
     try:
-        workers = (await gateway.get("/workers")).raise_for_status().json()["workers"]
-        for worker in workers if checkpoint else ():  # straight to the engines; this is SGLang's route
-            body = {"model_path": checkpoint, "weight_version": str(version)}
-            (await gateway.post(worker["url"] + "/update_weights_from_disk", json=body)).raise_for_status()
+        if checkpoint is not None:  # every SGLang reads it; for weights by NCCL: GET /workers, and call each
+            weights = {"model_path": checkpoint, "weight_version": str(version)}
+            (await gateway.post("/update_weights_from_disk", json=weights)).raise_for_status()
         (await gateway.post("/flush_cache")).raise_for_status()  # KV of the old weights
     finally:
         (await gateway.post("/continue_generation", json={})).raise_for_status()

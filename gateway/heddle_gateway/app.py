@@ -42,6 +42,7 @@ from heddle_gateway.routes.admin_fleet import FleetControl
 from heddle_gateway.routes.admin_live import LiveListing
 from heddle_gateway.routes.admin_migrations import MigrationDeps, migrations_router
 from heddle_gateway.routes.data import data_endpoints
+from heddle_gateway.routes.new_weights import new_weights_router
 from heddle_gateway.routes.ops import OpsDeps, ops_router
 from heddle_gateway.routes.plain_errors import invalid_request_error, plain_error
 from heddle_gateway.routes.registry import RegistryDeps, registry_router, session_router
@@ -281,6 +282,7 @@ def create_app(settings: Settings) -> HeddleApp:
     registry = RegistryDeps(fleet=fleet, live=FrameworkView(running, driver, peering.abort_elsewhere))
     app.include_router(registry_router(registry))
     app.include_router(session_router(registry))
+    app.include_router(new_weights_router(fleet))
     app.add_exception_handler(HTTPException, plain_error)
     app.add_exception_handler(RequestValidationError, invalid_request_error)
     app.include_router(stored_router(StoredDeps(fleet, stored)))

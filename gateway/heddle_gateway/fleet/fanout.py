@@ -55,13 +55,16 @@ async def fan_out(
     needs: Callable[[Features], bool],
     body: Any = None,
     params: Mapping[str, str] | None = None,
+    timeout_s: float | None = None,
 ) -> list[WorkerReply]:
-    """POSTs to all serving workers at once. Never raises for a worker: its reply tells."""
+    """POSTs to all serving workers at once. Never raises for a worker: its reply tells. ``timeout_s``: of
+    each; None is that of a control.
+    """
 
     async def call(endpoint: WorkerEndpoint) -> WorkerReply:
         if not needs(endpoint.features):
             return _reply(endpoint, Fate.UNSUPPORTED)
-        return await post(fleet, endpoint, path, body=body, params=params)
+        return await post(fleet, endpoint, path, body=body, params=params, timeout_s=timeout_s)
 
     return list(await asyncio.gather(*(call(endpoint) for endpoint in fleet.endpoints())))
 
@@ -73,8 +76,9 @@ async def post(
     *,
     body: Any = None,
     params: Mapping[str, str] | None = None,
+    timeout_s: float | None = None,
 ) -> WorkerReply:
-    ask = fleet.asking_endpoint(endpoint, fleet.tuning.control_timeout_s)
+    ask = fleet.asking_endpoint(endpoint, timeout_s or fleet.tuning.control_timeout_s)
     try:
         reply = await ask.request("POST", path, body=body, params=params)
     except AskFailed as error:

@@ -26,6 +26,8 @@ class FleetTuning:
     drain_poll_s: float = 0.1
     control_timeout_s: float = 120.0
     """For fanned-out control calls: flushing a cache or pausing waits for the engine."""
+    weights_timeout_s: float = 1800.0
+    """For new weights: an engine answers when it has read all of them."""
     max_workers: int = 1024
     one_model: bool = False
     """Workers of another model are kept aside, and requests for another one refused."""

@@ -231,7 +231,7 @@ def _add_control_routes(router: APIRouter, deps: RegistryDeps) -> None:
                 fleet, "/abort_request", needs=lambda has: has.abort, body={"rid": "", "abort_all": True}
             )
             status = 200 if not replies else overall_status(replies)
-            return _report(replies, status, waiting_aborted=waiting)
+            return fan_out_answer(replies, status, waiting_aborted=waiting)
         if not body.rid:
             return refusal(400, "rid_missing", "give rid, or abort_all: true")
         waiting = deps.live.end_waiting(body.rid)
@@ -240,7 +240,7 @@ def _add_control_routes(router: APIRouter, deps: RegistryDeps) -> None:
             endpoint = fleet.worker(attempt.worker_id, attempt.generation)
             if endpoint is not None and endpoint.features.abort:
                 replies.append(await post(fleet, endpoint, "/abort_request", body={"rid": attempt.rid}))
-        return _report(replies, overall_status(replies) if replies else 200, waiting_aborted=waiting)
+        return fan_out_answer(replies, overall_status(replies) if replies else 200, waiting_aborted=waiting)
 
     @router.get("/flush_cache", response_model=None)
     @router.post("/flush_cache", response_model=None)
@@ -250,7 +250,7 @@ def _add_control_routes(router: APIRouter, deps: RegistryDeps) -> None:
         """400 where an engine is not idle, as a single engine answers."""
         params = {"timeout": f"{timeout:g}"} if timeout > 0 else None
         replies = await fan_out(fleet, "/flush_cache", needs=lambda has: has.flush, params=params)
-        return _report(replies, overall_status(replies))
+        return fan_out_answer(replies, overall_status(replies))
 
     @router.post("/pause_generation", response_model=None)
     async def pause_generation(body: dict[str, Any] | None = None) -> Response:
@@ -264,7 +264,7 @@ def _add_control_routes(router: APIRouter, deps: RegistryDeps) -> None:
         finally:
             if is_new and not any(reply.fate is Fate.DONE for reply in replies):
                 deps.live.pause_dispatch(False)
-        return _report(replies, overall_status(replies))
+        return fan_out_answer(replies, overall_status(replies))
 
     @router.post("/continue_generation", response_model=None)
     async def continue_generation(body: dict[str, Any] | None = None) -> Response:
@@ -277,7 +277,7 @@ def _add_control_routes(router: APIRouter, deps: RegistryDeps) -> None:
             )
         finally:
             deps.live.pause_dispatch(False)
-        return _report(replies, overall_status(replies))
+        return fan_out_answer(replies, overall_status(replies))
 
     @router.get("/get_loads")
     @router.get("/v1/loads")
@@ -342,7 +342,8 @@ def _worker_json(view: WorkerView) -> dict[str, Any]:
     }
 
 
-def _report(replies: list[WorkerReply], status: int, **more: int) -> JSONResponse:
+def fan_out_answer(replies: list[WorkerReply], status: int, **more: int) -> JSONResponse:
+    """What became of a control at each worker."""
     headers = {"retry-after": str(NO_WORKER_RETRY_AFTER_S)} if status == 503 else None
     return JSONResponse(
         {

@@ -9,6 +9,7 @@ import httpx
 import pytest
 from fastapi import Depends, FastAPI, Header, HTTPException
 from heddle_gateway.fleet import Fleet, FleetTuning, WorkerSpec
+from heddle_gateway.routes.new_weights import new_weights_router
 from heddle_gateway.routes.registry import AttemptRef, RegistryDeps, registry_router, session_router
 
 Serve = Callable[..., Awaitable[Any]]
@@ -66,6 +67,7 @@ async def router(
     app = FastAPI(redirect_slashes=False)
     deps = RegistryDeps(fleet, steps)
     app.include_router(registry_router(deps, [Depends(admin_key)]))
+    app.include_router(new_weights_router(fleet, [Depends(admin_key)]))
     app.include_router(session_router(deps))
     headers = {"authorization": "Bearer admin"}
     async with httpx.AsyncClient(
@@ -174,6 +176,7 @@ async def test_ssrf_through_the_older_dialect_is_refused_too(router: Router, fle
         ("GET", "/flush_cache"),
         ("POST", "/pause_generation"),
         ("POST", "/continue_generation"),
+        ("POST", "/update_weights_from_disk"),
         ("GET", "/v1/loads"),
         ("GET", "/get_loads"),
     ],
@@ -259,6 +262,19 @@ async def test_controls_pass_their_body_on_and_report_each_worker(
     assert (await router.post("/continue_generation")).json()["done"] == 1
     assert json.loads(posts(two_workers[0], "/continue_generation")[0].body) == {}
     assert steps.pauses == [True, False]
+
+
+async def test_new_weights_on_a_disk_are_read_by_every_engine(router: Router, two_workers: list[Any]) -> None:
+    body = {"model_path": "/ckpt/7", "weight_version": "7", "abort_all_requests": False}
+    two_workers[0].posts["/update_weights_from_disk"] = (200, '{"success": true, "message": "Succeeded."}')
+    answer = await router.post("/update_weights_from_disk", json=body)
+    assert (answer.status_code, answer.json()["success"], answer.json()["done"]) == (200, True, 1)
+    assert [worker["result"] for worker in answer.json()["workers"]] == ["done", "unsupported"]
+    assert [json.loads(seen.body) for seen in posts(two_workers[0], "/update_weights_from_disk")] == [body]
+    two_workers[0].posts["/update_weights_from_disk"] = (400, '{"success": false, "message": "no such file"}')
+    refused = await router.post("/update_weights_from_disk", json=body)
+    assert (refused.status_code, refused.json()["success"]) == (400, False)
+    assert "no such file" in refused.json()["workers"][0]["message"]
 
 
 async def test_a_pause_that_no_worker_made_holds_nothing_up(
