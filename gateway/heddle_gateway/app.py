@@ -251,7 +251,7 @@ def create_app(settings: Settings) -> HeddleApp:
                 models=fleet.served,
                 history_state=lambda: history.stats().state.value,
                 live_state=lambda: "memory" if shared is None else shared.mirror.stats().state.value,
-                role=lambda: (peering.role, peering.leader, peering.epoch),
+                role=lambda: (peering.role, peering.leader, peering.epoch, peering.alone_because),
                 planner_state=lambda: planning.keeper.planner_state,
                 is_paused=lambda: driver.stats()["dispatch_paused"] > 0,
                 metrics=metrics.exposition,

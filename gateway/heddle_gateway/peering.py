@@ -142,6 +142,11 @@ class Peering:
         return None if self.reign is None else self.reign.leader
 
     @property
+    def alone_because(self) -> str | None:
+        """Why this gateway decides for itself although it has a Redis; None while it does not."""
+        return None if self.reign is None else self.reign.alone_because
+
+    @property
     def epoch(self) -> int:
         return 0 if self.reign is None else self.reign.epoch
 

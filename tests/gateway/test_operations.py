@@ -56,6 +56,7 @@ async def test_liveness_holds_without_workers_and_readiness_does_not(
         "paused",
         "role",
         "leader",
+        "alone_because",
         "epoch",
     }
     assert said == ready.json().keys()
@@ -146,3 +147,17 @@ async def test_a_session_is_closed_by_its_own_caller(gateway: Any, key: dict[str
     assert other.json()["finished"] is False
     mine = await gateway.client.post("/finish_session?session_id=s-1", headers=key)
     assert mine.json()["finished"] is True
+
+
+async def test_one_that_reaches_neither_redis_nor_a_leader_says_that_it_decides_alone(
+    new_gateway: Any, worker: Any
+) -> None:
+    gateway = await new_gateway(worker, redis_url="redis://127.0.0.1:1/0")
+    ready = (await gateway.client.get("/ready")).json()
+    assert (ready["ready"], ready["role"], ready["live_state"]) == (True, "alone", "local")
+    assert ready["alone_because"] == "Redis is away, and no leader answers"
+    assert (await gateway.chat()).status_code == 200
+    lines = (await gateway.client.get("/metrics")).text.splitlines()
+    assert "heddle_peers_is_alone 1.0" in lines
+    assert "heddle_peers_times_alone_total 1.0" in lines
+    assert "heddle_peers_untold_ends 1.0" in lines

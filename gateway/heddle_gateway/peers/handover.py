@@ -58,8 +58,12 @@ class Handover:
             self._desks.here, self._desks.elsewhere = None, self._leader
             self._own.asked()
 
-    def sure(self, until: float) -> None:
-        self._own.sure(until)
+    def sure(self, until: float, *, alone: bool = False) -> None:
+        self._own.sure(until, alone=alone)
+
+    @property
+    def untold(self) -> int:
+        return len(self._own.late)
 
     def joined(self, link: Link) -> None:
         self._leader.join(link)

@@ -68,10 +68,9 @@ class HostedStep:
         "key",
         "live",
         "marked_left",
-        "model",
         "peer",
-        "prompt_tokens",
         "rid",
+        "scan",
         "tenant",
         "ticket",
     )
@@ -91,8 +90,7 @@ class HostedStep:
         self.tenant = tenant
         self.claim = claim
         self.live = live
-        self.model = scan.model
-        self.prompt_tokens = scan.prompt_tokens
+        self.scan = scan
         self.ticket = ticket
         self.rid: str | None = None
         self.is_void = False
@@ -142,7 +140,7 @@ def unheard(step: HostedStep, worker: str | None) -> EndedStep:
         who.sample,
         who.parent_id,
         who.source,
-        step.model,
+        step.scan.model,
         "",
         who.step,
         who.segment,
@@ -153,7 +151,7 @@ def unheard(step: HostedStep, worker: str | None) -> EndedStep:
         None,
         None,
         (),
-        step.prompt_tokens,
+        step.scan.prompt_tokens,
         0,
         0,
         False,

@@ -321,7 +321,9 @@ class Hosting:
         peer = step.peer
         del peer.steps[step.key]
         peer.ended.append(step.key)
-        self._desk.finish(step.claim, step.live, step.ticket, record, outcome, answer, time.monotonic())
+        self._desk.finish(
+            step.claim, step.live, step.ticket, step.scan, record, outcome, answer, time.monotonic()
+        )
 
     # ---------------------------------------------------------------- decisions
 

@@ -329,7 +329,8 @@ class LeaderDesk:
             claim, live = desk.resume(
                 who, step.scan, step.tenant, ticket, Running(url, 0, 0.0, streaming=False)
             )
-            desk.finish(claim, live, ticket, ended.record, ended.outcome, ended.answer, time.monotonic())
+            record, outcome, answer = ended.record, ended.outcome, ended.answer
+            desk.finish(claim, live, ticket, step.scan, record, outcome, answer, time.monotonic())
             return
         claim, live = desk.resume(who, step.scan, step.tenant, step.ticket, running)
         run = step.run

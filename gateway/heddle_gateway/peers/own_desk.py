@@ -6,9 +6,10 @@ Also the leader's side of what the others ask: `hosting` calls the same function
 import asyncio
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from heddle_contracts.steps import Outcome
 
@@ -22,6 +23,9 @@ from heddle_gateway.live.ticket import Ticket
 from heddle_gateway.peers.desk import Placed, Who
 from heddle_gateway.running_step import Endpoint, Fleet, Run
 from heddle_gateway.stored_answers import StoredAnswers
+
+MOST_LATE: Final = 2048
+"""Each holds what was read of its request, kilobytes of a long conversation; the oldest are forgotten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +74,9 @@ class OwnDesk:
         self._sinks = tuple(sinks)
         self.sure_until = math.inf
         self._asked = asyncio.Event()
-        self.late: list[LateEnd] = []
-        """Ends that came while it was not sure: whoever else decides has not heard of them."""
+        self._may_be_two = False
+        self.late: deque[LateEnd] = deque(maxlen=MOST_LATE)
+        """Ends that came while it was not sure, or alone: whoever else decides has not heard of them."""
         self.worker: Callable[[int, int], Endpoint | None] = fleet.worker
         self.on_repeat: Callable[[LiveTrajectory, int], None] | None = None
         """Hears of a step that is asked for again: who had it may be gone."""
@@ -81,10 +86,13 @@ class OwnDesk:
     async def made_sure(self) -> None:
         await self._asked.wait()
 
-    def sure(self, until: float) -> None:
-        """It was found that no other process decides (monotonic seconds), or that none can be asked about."""
-        self.sure_until = until
-        self.late.clear()
+    def sure(self, until: float, *, alone: bool = False) -> None:
+        """It was found that no other process decides until then (monotonic seconds); ``alone``: that none can
+        be asked about. Then one may decide all the same, and is to be told of what ended when it can.
+        """
+        self.sure_until, self._may_be_two = until, alone
+        if not alone:
+            self.late.clear()
         self.asked()
 
     def asked(self) -> None:
@@ -136,9 +144,7 @@ class OwnDesk:
         call = run.call
         assert call.claim is not None
         assert call.live is not None
-        if now > self.sure_until:
-            self.late.append(LateEnd(call.who, call.scan, call.tenant, run.ticket, ended, outcome, answer))
-        self.finish(call.claim, call.live, run.ticket, ended, outcome, answer, now)
+        self.finish(call.claim, call.live, run.ticket, call.scan, ended, outcome, answer, now)
 
     # ---------------------------------------------------------------- steps of any process
 
@@ -177,12 +183,15 @@ class OwnDesk:
         claim: Identity,
         live: LiveTrajectory,
         ticket: Ticket,
+        scan: Scan,
         ended: EndedStep,
         outcome: Outcome,
         answer: Answer | None,
         now: float,
     ) -> None:
         """The one ending of a step: book, core, and those who count."""
+        if self._may_be_two or now > self.sure_until:
+            self.late.append(LateEnd(claim, scan, live.tenant, ticket, ended, outcome, answer))
         live.last_ended = now
         live.worker = ended.worker
         self._driver.end(

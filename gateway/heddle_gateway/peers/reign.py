@@ -16,90 +16,18 @@ import math
 import secrets
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from heddle_gateway.peers.address import Address
 from heddle_gateway.peers.frames import Frame
-from heddle_gateway.peers.link import Link, LinkTuning
+from heddle_gateway.peers.link import Link
+from heddle_gateway.peers.reign_seams import Detours, Hosting, Mirror, ReignTuning, Role, Steps
 from heddle_gateway.supervision import Background
 from heddle_gateway.telemetry.live_mirror import Lease
 
 log = logging.getLogger(__name__)
 
 CLOSE_S: Final = 5.0
-
-
-class Role(StrEnum):
-    """As /ready says it."""
-
-    SEEKING = "seeking"
-    LEADER = "leader"
-    FOLLOWER = "follower"
-    ALONE = "alone"
-
-
-@dataclass(frozen=True, slots=True)
-class ReignTuning:
-    """``period_s``: between two writes of live state. ``lease_s``: as the mirror's. ``seek_s``: longest wait
-    of a step for somebody to decide. ``settle_s``: the others may say what runs before anything new is sent.
-    ``direct_s``: how often a follower by way of Redis tries to reach its leader without.
-    """
-
-    period_s: float = 0.1
-    lease_s: float = 1.6
-    seek_s: float = 3.0
-    settle_s: float = 0.3
-    connect_s: float = 0.7
-    direct_s: float = 5.0
-    link: LinkTuning = field(default_factory=LinkTuning)
-
-
-class Mirror(Protocol):
-    """telemetry.live_mirror.LiveMirror."""
-
-    @property
-    def epoch(self) -> int: ...
-    async def renew(self, at: str = "") -> Lease | None: ...
-    async def write(self) -> None: ...
-    async def close(self) -> None: ...
-    def stand_down(self) -> None: ...
-
-
-class Hosting(Protocol):
-    """peers.hosting.Hosting."""
-
-    def protocol(self) -> Link: ...
-    def lead(self, leader: str, secret: str) -> None: ...
-    def open(self) -> None: ...
-    def stand_down(self) -> None: ...
-
-
-class Detours(Protocol):
-    """peers.detour.Detours."""
-
-    def start(self) -> None: ...
-    def connect(self, to: str, protocol: asyncio.Protocol) -> None: ...
-    async def close(self) -> None: ...
-
-
-class Steps(Protocol):
-    """The steps of this process (app.Handover)."""
-
-    def decide_here(self) -> None:
-        """They are decided about here from now on."""
-
-    def sure(self, until: float) -> None:
-        """Until then (monotonic seconds) no other process can have been given the lease."""
-
-    def ask_leader(self) -> None:
-        """Another decides from now on; what is known here of trajectories is forgotten."""
-
-    def joined(self, link: Link) -> None: ...
-    def left(self) -> None: ...
-    def hear(self, frame: Frame) -> None: ...
-    def welcome(self, head: dict[str, Any]) -> None: ...
 
 
 class Reign:
@@ -146,7 +74,8 @@ class Reign:
         self._wake = asyncio.Event()
         self._closing = False
         self._task = Background("reign", self._run)
-        self._takeovers = 0
+        self._takeovers = self._times_alone = 0
+        self._alone_since = 0.0
         self._sought_since = 0.0
         self._asked_last = True
         self._direct_at = 0.0
@@ -154,6 +83,8 @@ class Reign:
         self._seen: tuple[str, float, float] | None = None
         self.role = Role.SEEKING
         self.epoch = 0
+        self.alone_because: str | None = None
+        """Why this process decides for itself, while it does."""
 
     # ---------------------------------------------------------------- looking in
 
@@ -174,7 +105,12 @@ class Reign:
         roles = {f"is_{role}": float(self.role is role) for role in Role}
         by_detour = self._link is not None and self._link.is_detour
         roles |= {"by_way_of_redis": float(by_detour)}
-        return roles | {"reign_epoch": float(self.epoch), "takeovers_total": float(self._takeovers)}
+        return roles | {
+            "reign_epoch": float(self.epoch),
+            "takeovers_total": float(self._takeovers),
+            "times_alone_total": float(self._times_alone),
+            "untold_ends": float(self._steps.untold),
+        }
 
     # ---------------------------------------------------------------- lifetime
 
@@ -279,7 +215,7 @@ class Reign:
         lease = await self._mirror.renew(self._address)
         if lease is None:
             # Redis is away: who leads goes on.
-            self._steps.sure(math.inf)
+            self._steps.sure(math.inf, alone=True)
             return
         if lease.is_ours:
             if self.role is Role.ALONE or lease.epoch != self.epoch:
@@ -290,11 +226,10 @@ class Reign:
         if address is not None and await self._reach(lease, address, lives=self.role is Role.LEADER):
             return
         if self.role is Role.LEADER:
-            log.warning("gateway %s leads and cannot be reached: this one decides for itself", lease.holder)
-            self.role = Role.ALONE
+            self._now_alone(f"gateway {lease.holder} leads and cannot be reached")
             self._hosting.stand_down()
             self._mirror.stand_down()
-        self._steps.sure(math.inf)
+        self._steps.sure(math.inf, alone=True)
 
     async def _begin(self, lease: Lease) -> None:
         """This process leads."""
@@ -305,6 +240,7 @@ class Reign:
             if lease.epoch > 1:
                 # What runs elsewhere is told before its place is given away.
                 await asyncio.sleep(self._tuning.settle_s)
+        self._alone_no_more("leads")
         self.role, self.epoch = Role.LEADER, lease.epoch
         if was is not Role.LEADER:
             self._takeovers += 1
@@ -322,12 +258,29 @@ class Reign:
         await reading
 
     async def _be_alone(self, why: str) -> None:
-        log.warning("this gateway decides for itself: %s", why)
         await self._take_up()
-        self.role = Role.ALONE
-        self._steps.sure(math.inf)
+        self._now_alone(why)
+        self._steps.sure(math.inf, alone=True)
         self._steps.decide_here()
         self._decided.set()
+
+    def _now_alone(self, why: str) -> None:
+        log.warning("this gateway decides for itself: %s", why)
+        self.role, self.alone_because = Role.ALONE, why
+        self._alone_since = asyncio.get_running_loop().time()
+        self._times_alone += 1
+
+    def _alone_no_more(self, now: str) -> None:
+        if self.alone_because is None:
+            return
+        self.alone_because = None
+        lasted_s = asyncio.get_running_loop().time() - self._alone_since
+        log.warning(
+            "this gateway decided for itself for %.1f s and now %s; ended steps to tell of: %d",
+            lasted_s,
+            now,
+            self._steps.untold,
+        )
 
     # ---------------------------------------------------------------- following
 
@@ -387,6 +340,7 @@ class Reign:
         return self._link is link
 
     def _join(self, holder: str, address: Address, link: Link, head: dict[str, Any]) -> None:
+        self._alone_no_more("follows")
         if self.role in {Role.LEADER, Role.ALONE}:
             self._hosting.stand_down()
             self._steps.ask_leader()

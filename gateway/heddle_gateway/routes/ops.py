@@ -38,7 +38,7 @@ class Models(Protocol):
 @dataclass(frozen=True, slots=True)
 class OpsDeps:
     """What these routes look at. ``started_at``: Unix time; ``history_state``: the history writer's word;
-    ``role``: (role, leader, epoch), see Readiness.
+    ``role``: (role, leader, epoch, alone_because), see Readiness.
     """
 
     fleet: Workers
@@ -46,7 +46,7 @@ class OpsDeps:
     history_state: Callable[[], str]
     planner_state: Callable[[], str]
     live_state: Callable[[], str]
-    role: Callable[[], tuple[str, str | None, int]]
+    role: Callable[[], tuple[str, str | None, int, str | None]]
     is_paused: Callable[[], bool]
     metrics: Callable[[], tuple[bytes, str]]
     started_at: float
@@ -119,6 +119,9 @@ class Readiness(BaseModel):
         "seeking: the leader is away, and another is being found."
     )
     leader: str | None = Field(description="Name of the gateway that decides; none without a Redis.")
+    alone_because: str | None = Field(
+        description="Why this gateway decides for itself although it has a Redis: others may decide too."
+    )
     epoch: int = Field(description="Of this gateway's own last reign; 0 before its first.")
 
 
@@ -185,7 +188,7 @@ def ops_router(deps: OpsDeps) -> APIRouter:
     @router.get("/ready", tags=["operations"], summary="Readiness: a step can run", response_model=Readiness)
     async def ready(response: Response) -> Readiness:
         active = deps.fleet.active()
-        role, leader, epoch = deps.role()
+        role, leader, epoch, alone_because = deps.role()
         if not active:
             response.status_code = 503
             response.headers["retry-after"] = str(NO_WORKER_RETRY_AFTER_S)
@@ -203,6 +206,7 @@ def ops_router(deps: OpsDeps) -> APIRouter:
             live_state=deps.live_state(),
             role=role,
             leader=leader,
+            alone_because=alone_because,
             epoch=epoch,
         )
 
