@@ -44,6 +44,33 @@ async def test_a_shim_registers_its_worker_reports_it_and_takes_it_out(parts: An
         assert (await http.get(f"{engine.url}/ping")).status_code == 200
 
 
+async def test_a_shim_ends_when_the_steps_that_ran_at_its_sigterm_have_ended(
+    parts: Any, until: Until
+) -> None:
+    engine = await parts.engine()
+    gateway = await parts.gateway([])
+    part, _ = await start_shim(parts, engine, "--gateway", gateway.url, "--drain-timeout", "60")
+
+    async def is_in(state: str) -> bool:
+        worker = await worker_of(gateway, engine)
+        return worker is not None and worker["state"] == state
+
+    await until(lambda: is_in("active"), "the worker that the shim registered")
+    body = {"model": "m", "max_tokens": 300, "stream": True}
+    body |= {"messages": [{"role": "user", "content": "Hi."}]}
+    async with gateway.http.stream("POST", "/v1/chat/completions", json=body) as response:
+        lines = response.aiter_lines()
+        await anext(lines)
+        part.process.terminate()
+        await until(lambda: is_in("draining"), "the worker draining")
+        told = [line async for line in lines]
+        assert "data: [DONE]" in told, "the step was cut off"
+        assert part.process.returncode is None, "the shim has left before its step ended"
+    assert await part.stop() == 0
+    assert "leaves gateway" not in part.log.read_text(), "it waited for the step, not for the time"
+    assert await worker_of(gateway, engine) is None
+
+
 async def test_a_gateway_that_was_started_again_gets_the_worker_again(parts: Any, until: Until) -> None:
     engine = await parts.engine()
     first = await parts.gateway([])
@@ -79,11 +106,13 @@ async def test_an_engine_that_ends_is_dead_to_the_shim_and_comes_back_as_another
             return report.is_success and bool(report.json()["instance"] != life)
 
         await until(lambda: is_in("ready"), "the engine ready")
+        assert (await shim.get("/shim/v1/ready")).status_code == 200
         await until(lambda: reports_another_life_than(""), "the first report")
         life = (await shim.get("/shim/v1/report")).json()["instance"]
         await engine.kill()
         await until(lambda: is_in("dead"), "the engine dead")
         assert (await shim.get("/shim/v1/health")).status_code == 503
+        assert (await shim.get("/shim/v1/ready")).status_code == 503
         await engine.start()
         await until(lambda: is_in("ready"), "the engine ready again")
         await until(lambda: reports_another_life_than(life), "a report of another life")

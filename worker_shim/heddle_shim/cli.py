@@ -72,6 +72,7 @@ class Settings:
     name: str | None
     store: Path | None
     store_bytes: int
+    drain_s: float
 
 
 def parse_size(value: str) -> int:
@@ -132,6 +133,9 @@ def shim(
     no_kv: Annotated[
         bool, typer.Option("--no-kv", help="Launch without page store and HiCache: nothing can be moved.")
     ] = False,
+    drain_timeout: Annotated[
+        float, typer.Option(min=0, help="Seconds that running steps may go on after SIGTERM.")
+    ] = 0.0,
 ) -> None:
     """Stand beside one SGLang server: launch and watch it, report it, move KV, until SIGTERM or Ctrl-C."""
     if (engine_url is None) == (launch is None):
@@ -163,6 +167,7 @@ def shim(
             name=name,
             store=None if no_kv else store or _default_store(url),
             store_bytes=parse_size(store_bytes),
+            drain_s=drain_timeout,
         )
         asyncio.run(serve(settings))
     except (FlagsRefused, StoreError, TransportMissing, UnknownTransport, OSError) as error:
@@ -247,32 +252,34 @@ async def _start(settings: Settings, stack: AsyncExitStack) -> Shim:
     engine_url = settings.engine_url
     if settings.launch is not None:
         engine_url = f"http://{settings.advertise}:{engine_url.rpartition(':')[2]}"
-    for gateway in settings.gateways:
-        await _register(settings, stack, shim, gateway, engine_url, shim_url)
+    _register(settings, stack, shim, engine_url, shim_url)
     sys.stdout.write(json.dumps({"ready": True, "shim": shim_url, "engine": engine_url}) + "\n")
     sys.stdout.flush()
     return shim
 
 
-async def _register(
-    settings: Settings, stack: AsyncExitStack, shim: Shim, gateway: str, engine_url: str, shim_url: str
-) -> None:
-    registration = Registration(
-        gateway,
-        settings.gateway_key,
-        engine_url=engine_url,
-        shim_url=shim_url,
-        name=settings.name,
-        engine_key=settings.engine_key,
-    )
-    stack.push_async_callback(registration.leave)
-    telling = asyncio.create_task(registration.run(shim), name=f"reports to {gateway}")
+def _register(settings: Settings, stack: AsyncExitStack, shim: Shim, engine_url: str, shim_url: str) -> None:
+    registrations = [
+        Registration(
+            gateway,
+            settings.gateway_key,
+            engine_url=engine_url,
+            shim_url=shim_url,
+            name=settings.name,
+            engine_key=settings.engine_key,
+        )
+        for gateway in settings.gateways
+    ]
+    telling = [asyncio.create_task(one.run(shim), name="reports to a gateway") for one in registrations]
 
-    async def stop() -> None:
-        telling.cancel()
-        await asyncio.gather(telling, return_exceptions=True)
+    async def leave() -> None:
+        for task in telling:
+            task.cancel()
+        await asyncio.gather(*telling, return_exceptions=True)
+        # All at once: while one gateway's steps end, no other gives new ones.
+        await asyncio.gather(*(one.leave(settings.drain_s) for one in registrations))
 
-    stack.push_async_callback(stop)
+    stack.push_async_callback(leave)
 
 
 def _process(settings: Settings, store: PageStore | None) -> EngineProcess | None:

@@ -11,6 +11,7 @@ A worker that somebody drained is not this shim's to put back: it waits until th
 
 import asyncio
 import logging
+import time
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -24,6 +25,9 @@ log = logging.getLogger(__name__)
 FIRST_DELAY_S: Final = 0.5
 LONGEST_DELAY_S: Final = 15.0
 TIMEOUT_S: Final = 5.0
+LEAVING_POLL_S: Final = 0.25
+AWAY_S: Final = 15.0
+"""A gateway that cannot be asked for so long holds nothing up; of several another leads within 3 s."""
 
 
 class Registration:
@@ -72,16 +76,44 @@ class Registration:
                 await asyncio.sleep(delay)
                 delay = min(LONGEST_DELAY_S, delay * 2)
 
-    async def leave(self) -> None:
-        """Takes the worker out: no new steps go there. A gateway that is away does not hold the end up."""
+    async def leave(self, drain_s: float = 0.0) -> None:
+        """Takes the worker out: no new steps go there, and its running ones have so many seconds to end. A
+        gateway that is away does not hold the end up.
+        """
         if self._worker_id is not None:
-            try:
-                reply = await self._http.delete(self._path, params={"leaves": "true"})
-                if reply.status_code != 404:
-                    reply.raise_for_status()
-            except httpx.HTTPError as error:
-                log.warning("gateway %s was not told that it leaves: %s", self._gateway, _words(error))
+            await self._until_out(drain_s)
         await self._http.aclose()
+
+    async def _until_out(self, drain_s: float) -> None:
+        now = answered_at = time.monotonic()
+        deadline = now + drain_s
+        is_told = False
+        while True:
+            try:
+                if not is_told:
+                    await self._take_out()
+                    is_told = True
+                if drain_s == 0 or await self._has_ended():
+                    return
+                why, answered_at = "still has steps on it", time.monotonic()
+            except (httpx.HTTPError, ValueError, LookupError, TypeError) as error:
+                why = f"was not {'asked' if is_told else 'told'}: {_words(error)}"
+            now = time.monotonic()
+            if now >= min(deadline, answered_at + AWAY_S):
+                log.warning("%s leaves gateway %s, which %s", self._engine_url, self._gateway, why)
+                return
+            await asyncio.sleep(LEAVING_POLL_S)
+
+    async def _take_out(self) -> None:
+        """Once: whoever registers under the URL afterwards is a successor."""
+        reply = await self._http.delete(self._path, params={"leaves": "true"})
+        if reply.status_code != 404:
+            reply.raise_for_status()
+
+    async def _has_ended(self) -> bool:
+        """Whether the drained worker has no steps any more, so that the gateway has removed it."""
+        reply = await self._http.get(self._path)
+        return reply.status_code == 404 or reply.raise_for_status().json()["state"] != "draining"
 
     async def _tell(self, report: WorkerReport) -> None:
         if self._taken_out and not await self._is_back():

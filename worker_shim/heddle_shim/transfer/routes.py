@@ -6,6 +6,7 @@ GET    /shim/v1/migrations/{id}    ?wait=S holds the answer until it has ended, 
 DELETE /shim/v1/migrations/{id}    cancels it
 GET    /shim/v1/handshake          who stands here, what fits
 GET    /shim/v1/health             503 while the engine is dead
+GET    /shim/v1/ready              503 while the engine serves nothing: dead, or not there yet
 """
 
 import json
@@ -33,6 +34,9 @@ from heddle_shim.transfer.transport import Receiver
 MAX_WAIT_S: Final = 60.0
 MAX_BODY_BYTES: Final = 96 << 20
 """A million page hashes in JSON."""
+
+SERVING: Final = frozenset({"ready", "busy"})
+"""States of an engine that takes requests; a busy one is silent for a while."""
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -65,6 +69,7 @@ class MigrationRoutes:
             Route(one, self.cancel, methods=["DELETE"]),
             Route("/shim/v1/handshake", self.handshake, methods=["GET"]),
             Route("/shim/v1/health", self.health, methods=["GET"]),
+            Route("/shim/v1/ready", self.ready, methods=["GET"]),
         ]
 
     async def start(self, request: Request) -> Response:
@@ -116,12 +121,18 @@ class MigrationRoutes:
         )
 
     async def health(self, _: Request) -> Response:
+        return _json(self._health(), 503 if self._engine.state() == "dead" else 200)
+
+    async def ready(self, _: Request) -> Response:
+        return _json(self._health(), 200 if self._engine.state() in SERVING else 503)
+
+    def _health(self) -> ShimHealth:
         arriving = sum(receiver.arriving for receiver in set(self._receivers.values()))
-        state = self._engine.state()
-        answer = ShimHealth(
-            instance=self.instance, engine=state, migrations=self._migrations.running + arriving
+        return ShimHealth(
+            instance=self.instance,
+            engine=self._engine.state(),
+            migrations=self._migrations.running + arriving,
         )
-        return _json(answer, 503 if state == "dead" else 200)
 
     async def _one(self, request: Request, act: Callable[[str], Awaitable[MigrationStatus]]) -> Response:
         name = str(request.path_params["migration_id"])
