@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -19,38 +18,10 @@ from typing import Any
 import pytest
 import yaml
 
-ROOT = Path(__file__).parents[2]
-DOCKERFILE = ROOT / "deploy" / "Dockerfile"
+from tests.deploy.dockerfile import ROOT, targets
+
 START_S = 120.0
 FILES = ("docker-compose.yml", "docker-compose.sglang.yml")
-
-
-@dataclass
-class Target:
-    """One stage of the Dockerfile: what its instructions say."""
-
-    parent: str
-    instructions: list[tuple[str, str]] = field(default_factory=list)
-
-    def last(self, name: str) -> str | None:
-        return next((text for found, text in reversed(self.instructions) if found == name), None)
-
-
-def targets() -> dict[str, Target]:
-    text = re.sub(r"\\\n", " ", DOCKERFILE.read_text())
-    found: dict[str, Target] = {}
-    for line in text.splitlines():
-        if not line.strip() or line.startswith("#"):
-            continue
-        name, _, rest = line.strip().partition(" ")
-        if name == "FROM":
-            image, _, alias = rest.partition(" AS ")
-            stage = found[alias] = Target(image)
-            if image in found:
-                stage.instructions += found[image].instructions
-        else:
-            stage.instructions.append((name, rest.strip()))
-    return found
 
 
 def services(file: str) -> dict[str, Any]:
@@ -65,9 +36,8 @@ OURS = {name: one for name, one in services(FILES[0]).items() if "build" in one}
 def command_of(service: str) -> list[str]:
     """What the container runs."""
     stage = TARGETS[OURS[service]["build"]["target"]]
-    entry: list[str] = json.loads(stage.last("ENTRYPOINT") or "[]")
-    command: list[str] = OURS[service].get("command") or json.loads(stage.last("CMD") or "[]")
-    return entry + command
+    command: list[str] = OURS[service].get("command") or stage.words("CMD")
+    return stage.words("ENTRYPOINT") + command
 
 
 def check_of(service: str) -> list[str]:
