@@ -202,7 +202,8 @@ class OwnDesk:
             cached_tokens=ended.cached_tokens,
         )
         self._book.step_ended(claim, outcome, answer, now)
-        if claim.final:
+        # One that failed comes again, as the last step of this trajectory and not as the first of another.
+        if claim.final and outcome is Outcome.DONE:
             self._driver.finish(live)
         for sink in self._sinks:
             sink(ended)

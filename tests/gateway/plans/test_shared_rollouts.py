@@ -136,9 +136,10 @@ def test_trajectories_that_were_away_for_long_are_not_ranked_until_they_come() -
         came = directory.open(who, tenant="t", model=None)
         parts.driver.arrive(came, prompt_tokens=9, scan=scan_body(b"{}", "chat"), on_withdraw=lambda: None)
         assert came.rollout == rollout
-        await asyncio.sleep(0.9 * 1200.0)
+        left_s = parts.driver.policy()["idle_ttl_ms"] / 1000.0 - 600.0
+        await asyncio.sleep(0.9 * left_s)
         assert directory.total == 4
-        await asyncio.sleep(0.2 * 1200.0)
+        await asyncio.sleep(0.12 * left_s)
         assert parts.over == [f"{rollout}-3-0"]
         await parts.shared.close()
 

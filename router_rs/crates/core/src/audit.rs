@@ -71,7 +71,7 @@ impl Core {
             ));
         }
         if let Some(since) = trajectory.gap_since {
-            let last = since.saturating_add(self.policy.idle_ttl_ms.saturating_mul(1000));
+            let last = since.saturating_add(self.remembered(trajectory));
             match trajectory.gap_timer {
                 Some(at) if at <= last.max(self.now) => {}
                 other => fault(format!("in its gap since {since}, timer at {other:?}")),

@@ -3,8 +3,8 @@
 //! A rollout starts all its agents at once, and each first step is placed when it arrives. By rank among those that have
 //! arrived so far, the first one would be the longest of all, whatever it is. Announced ones are ranked from the start.
 //!
-//! Invariant: an announced trajectory is in its gap, with its gap timer armed, until its first step; one that never
-//! comes leaves the ranking when the idle TTL has passed.
+//! Invariant: an announced trajectory is in its gap, with its gap timer armed, until its first step; one that does not
+//! come leaves the ranking, and much later is forgotten (`gaps.rs`).
 
 use crate::estimate::Prediction;
 use crate::event::EventError;

@@ -1,13 +1,21 @@
 //! Tool gaps: when they begin and end, when a trajectory in one becomes dormant, and when it expires.
 //!
 //! No end signal can be relied on. A trajectory that stays away for longer than gaps usually last is dormant: taken for
-//! ended in the statistics, out of the rankings, its KV given to others. All of that is taken back when it returns.
+//! ended in the statistics, out of the rankings, its KV given to others. All of that is taken back when it returns. One that
+//! was announced leaves the rankings as well, later, and is remembered for longer: agents of a batch take turns, and a batch
+//! may take days.
 //!
 //! Invariant: a trajectory is in its gap when it has no open step, and then its gap timer is armed.
 
 use crate::action::ExpireReason;
 use crate::machine::Core;
+use crate::trajectory::Trajectory;
 use crate::{Micros, StepId, TrajectoryId};
+
+/// How long one that was announced stays in the rankings without a step. A trainer that has died leaves such behind.
+const ANNOUNCED_RANKED: Micros = 30 * 60 * 1_000_000;
+/// Idle TTLs after which one that was announced, and never came, is forgotten.
+const ANNOUNCED_TTLS: u64 = 12;
 
 impl Core {
     /// Begins the tool gap of the step's trajectory when it was the last open one.
@@ -53,10 +61,10 @@ impl Core {
         let Some(since) = trajectory.gap_since else {
             return;
         };
-        let limit = if trajectory.ranked && !trajectory.expected {
-            self.first_gap_limit()
+        let limit = if trajectory.ranked {
+            self.ranked_gap(trajectory)
         } else {
-            self.idle_ttl()
+            self.remembered(trajectory)
         };
         // The timer is left armed while steps run and looks again when it fires; only one that is too late is moved.
         let at = since.saturating_add(limit);
@@ -73,14 +81,20 @@ impl Core {
         }
     }
 
-    fn first_gap_limit(&self) -> u64 {
-        self.estimator
-            .dormant_after(&self.policy)
-            .min(self.idle_ttl())
+    /// How long a trajectory without an open step stays in the rankings.
+    fn ranked_gap(&self, trajectory: &Trajectory) -> Micros {
+        let limit = if trajectory.expected {
+            ANNOUNCED_RANKED
+        } else {
+            self.estimator.dormant_after(&self.policy)
+        };
+        limit.min(self.policy.idle_ttl_ms.saturating_mul(1000))
     }
 
-    fn idle_ttl(&self) -> u64 {
-        self.policy.idle_ttl_ms.saturating_mul(1000)
+    /// How long a trajectory without an open step is known.
+    pub(crate) fn remembered(&self, trajectory: &Trajectory) -> Micros {
+        let ttls = if trajectory.expected { ANNOUNCED_TTLS } else { 1 };
+        self.policy.idle_ttl_ms.saturating_mul(1000 * ttls)
     }
 
     /// A trajectory's gap timer fired: it becomes dormant, expires, or is looked at again later.
@@ -89,19 +103,18 @@ impl Core {
             return;
         };
         trajectory.gap_timer = None;
-        // One that was announced is waited for as long as any idle one is remembered.
-        let (ranked, Some(since)) = (
-            trajectory.ranked && !trajectory.expected,
-            trajectory.gap_since,
-        ) else {
+        let (ranked, Some(since)) = (trajectory.ranked, trajectory.gap_since) else {
             return;
         };
-        let expires = since.saturating_add(self.idle_ttl());
+        let Some(trajectory) = self.trajectories.get(id) else {
+            return;
+        };
+        let expires = since.saturating_add(self.remembered(trajectory));
         if self.now >= expires {
             self.expire(id, ExpireReason::Idle);
             return;
         }
-        let dormant = since.saturating_add(self.first_gap_limit());
+        let dormant = since.saturating_add(self.ranked_gap(trajectory));
         if ranked && self.now < dormant {
             self.arm_gap(id, dormant);
             return;

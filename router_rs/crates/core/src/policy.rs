@@ -47,7 +47,7 @@ pub struct Policy {
     /// Attempts of a step before it is rejected.
     pub max_attempts: u32,
 
-    /// A trajectory idle this long is forgotten.
+    /// A trajectory idle this long is forgotten. Long before it has become dormant, and costs no more than its entry.
     pub idle_ttl_ms: u64,
     /// A trajectory in its tool gap this long is not counted as active any more; comes down to what gaps are
     /// usually like once enough of them were seen.
@@ -105,7 +105,7 @@ impl Default for Policy {
             abort_wait_ms: 5_000,
             worker_wait_ms: 0,
             max_attempts: 3,
-            idle_ttl_ms: 30 * 60_000,
+            idle_ttl_ms: 6 * 3_600_000,
             dormant_after_ms: 60_000,
             prior_mean_tokens: 4_000.0,
             prior_sigma: 1.0,

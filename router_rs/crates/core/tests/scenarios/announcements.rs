@@ -73,8 +73,28 @@ fn an_announced_trajectory_that_never_comes_is_forgotten() {
         "not after a usual gap"
     );
     driver.advance_to(driver.now + 1_300_000_000);
+    assert_eq!(
+        driver.stat("trajectories_active"),
+        0,
+        "shares are for those that come"
+    );
+    driver.advance_to(driver.now + 10 * 6 * 3_600_000_000);
+    assert!(!driver.expired.contains(&8), "batches may take days");
+    driver.advance_to(driver.now + 3 * 6 * 3_600_000_000);
     assert_eq!(driver.stat("trajectories"), 0);
     assert!(driver.expired.contains(&8));
+}
+
+#[test]
+fn an_announced_trajectory_that_comes_late_has_its_prediction() {
+    let mut driver = by_plan(&[1, 1]);
+    expect(&mut driver, 8, 500.0);
+    driver.advance_to(driver.now + 12 * 3_600_000_000);
+    driver.arrive(1, 8).unwrap();
+    let active = driver.core.active_views();
+    assert_eq!(active.len(), 1);
+    assert_eq!((active[0].remaining, active[0].sigma), (500, Some(0.0)));
+    assert!(driver.expired.is_empty());
 }
 
 #[test]

@@ -315,6 +315,17 @@ fn an_idle_trajectory_becomes_dormant_and_then_expires() {
 }
 
 #[test]
+fn a_tool_gap_of_hours_ends_no_trajectory() {
+    let mut driver = fcfs();
+    driver.worker_up(1, 1, 4);
+    driver.arrive(1, 1);
+    driver.done(1, 10);
+    driver.advance_to(5 * 3600 * SECOND);
+    assert_eq!(driver.stat("trajectories_active"), 0);
+    assert!(driver.expired.is_empty());
+}
+
+#[test]
 fn a_trajectory_with_a_live_step_never_expires() {
     let mut driver = Driver::with_policy(r#"{"idle_ttl_ms":1000}"#);
     driver.worker_up(1, 1, 4);
