@@ -5,7 +5,10 @@ Order: command line, environment (``HEDDLE_*``), TOML file, defaults. Unknown ke
 
 import json
 import os
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from pathlib import Path
+from tomllib import TOMLDecodeError
 from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 from pydantic import (
@@ -24,6 +27,7 @@ from pydantic_settings import (
     SettingsConfigDict,
     TomlConfigSettingsSource,
 )
+from pydantic_settings import SettingsError as UnreadableSource
 
 ENV_PREFIX: Final = "HEDDLE_"
 # Read by other parts of Heddle: one environment may serve several of them.
@@ -259,7 +263,9 @@ class Settings(BaseSettings):
 
 
 def load_settings(config: Path | None = None, **overrides: Any) -> Settings:
-    """Settings from all sources; ``overrides`` that are None do not count. Raises SettingsError."""
+    """Settings from all sources; ``overrides`` that are None do not count. Raises SettingsError, which names
+    the setting and, unless it came as an override, the variable or the file it stands in.
+    """
     _refuse_unknown_environment()
     if config is not None and not config.is_file():
         raise SettingsError(f"there is no file {config}")
@@ -268,8 +274,13 @@ def load_settings(config: Path | None = None, **overrides: Any) -> Settings:
     try:
         settings: Settings = kind(**given)
     except ValidationError as error:
-        raise SettingsError("; ".join(_explain(fault) for fault in error.errors())) from error
-    except (ValueError, OSError) as error:  # a broken TOML file, broken JSON in a variable
+        raise SettingsError("; ".join(_explain(fault, given, config) for fault in error.errors())) from error
+    except TOMLDecodeError as error:
+        raise SettingsError(f"{config}: {error}") from error
+    except UnreadableSource as error:
+        # The policy is the one setting that pydantic reads as JSON by itself.
+        raise SettingsError(f"{_variable('policy')}: not JSON: {error.__cause__}") from error
+    except (ValueError, OSError) as error:
         raise SettingsError(str(error)) from error
     return settings
 
@@ -278,12 +289,33 @@ def _refuse_unknown_environment() -> None:
     for name in os.environ:
         if not name.startswith(ENV_PREFIX) or name in OTHER_PARTS or name.startswith(OTHER_PARTS_PREFIXES):
             continue
-        if name.removeprefix(ENV_PREFIX).lower() not in Settings.model_fields:
-            raise SettingsError(f"environment variable {name}: there is no such setting")
+        known = Settings.model_fields
+        if name.removeprefix(ENV_PREFIX).lower() not in known:
+            meant = _meant(name, [_variable(field) for field in known])
+            raise SettingsError(f"environment variable {name}: there is no such setting{meant}")
 
 
-def _explain(fault: Any) -> str:
+def _explain(fault: Any, given: Mapping[str, Any], config: Path | None) -> str:
     place = ".".join(str(part) for part in fault["loc"])
+    if not place:
+        return str(fault["msg"])
+    name = str(fault["loc"][0])
+    wrong = fault["msg"].removeprefix("Value error, ")
+    said = f"{place}: {wrong}"
     if fault["type"] == "extra_forbidden":
-        return f"{place}: there is no such setting"
-    return f"{place}: {fault['msg']}" if place else str(fault["msg"])
+        fields = Settings.model_fields if len(fault["loc"]) == 1 else WorkerSetting.model_fields
+        said = f"{place}: there is no such setting{_meant(str(fault['loc'][-1]), fields)}"
+    if name in given:
+        return said
+    if _variable(name) in os.environ:
+        return f"{_variable(name)}: {wrong}"
+    return said if config is None else f"{config}: {said}"
+
+
+def _variable(setting: str) -> str:
+    return f"{ENV_PREFIX}{setting.upper()}"
+
+
+def _meant(name: str, known: Iterable[str]) -> str:
+    near = get_close_matches(name, list(known), n=1)
+    return f"; did you mean {near[0]}?" if near else ""

@@ -62,12 +62,13 @@ def test_an_unknown_key_of_the_file_is_refused_by_name(tmp_path: Path) -> None:
     path.write_text('prot = 1\n[[workers]]\nurl = "http://a:1"\ndegre = 2\n')
     with pytest.raises(SettingsError, match=r"workers\.0\.degre") as refused:
         load_settings(path)
-    assert "prot: there is no such setting" in str(refused.value)
+    assert "prot: there is no such setting; did you mean port?" in str(refused.value)
+    assert "workers.0.degre: there is no such setting; did you mean degree?" in str(refused.value)
 
 
 def test_an_unknown_variable_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEDDLE_PROT", "1")
-    with pytest.raises(SettingsError, match="HEDDLE_PROT"):
+    with pytest.raises(SettingsError, match=r"HEDDLE_PROT.*did you mean HEDDLE_PORT"):
         load_settings()
 
 
@@ -110,8 +111,26 @@ def test_a_missing_or_broken_file_is_named(tmp_path: Path) -> None:
         load_settings(tmp_path / "nothing.toml")
     broken = tmp_path / "broken.toml"
     broken.write_text("port = = 1")
-    with pytest.raises(SettingsError):
+    with pytest.raises(SettingsError, match=r"broken\.toml: .*line 1"):
         load_settings(broken)
+
+
+def test_what_is_wrong_is_named_with_where_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "heddle.toml"
+    path.write_text('port = "many"\n')
+    with pytest.raises(SettingsError, match=r"heddle\.toml: port: .*integer"):
+        load_settings(path)
+    monkeypatch.setenv("HEDDLE_PORT", "few")
+    with pytest.raises(SettingsError, match=r"^HEDDLE_PORT: .*integer"):
+        load_settings(path)
+    with pytest.raises(SettingsError, match=r"^port: .*less"):
+        load_settings(path, port=70000)
+
+
+def test_a_policy_in_the_environment_that_is_no_json_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEDDLE_POLICY", "{order")
+    with pytest.raises(SettingsError, match=r"^HEDDLE_POLICY: not JSON: Expecting"):
+        load_settings()
 
 
 def test_settings_are_frozen_and_each_is_described() -> None:
