@@ -3,9 +3,30 @@
 import json
 import math
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from heddle_cli.exit_codes import CommandFailed, Exit
+
+
+def _degrees(text: str) -> str:
+    parts = text.split(",")
+    if not all(part.strip().isdecimal() and int(part) for part in parts):
+        raise typer.BadParameter(f"{text!r} is not a list of MP degrees such as 4,2,1,1,1")
+    return text
+
+
+def _above_zero(number: float) -> float:
+    if not (math.isfinite(number) and number > 0):
+        raise typer.BadParameter(f"{number:g} is not above 0")
+    return number
+
+
+Degrees = Annotated[str, typer.Option("--tp", help="MP degrees of the emulated workers.", callback=_degrees)]
+Speed = Annotated[
+    float, typer.Option("--speed", help="Emulated seconds per real second.", callback=_above_zero)
+]
 
 
 def from_json(text: str) -> Any:
@@ -17,7 +38,9 @@ def lines_of(path: Path) -> list[tuple[int, str]]:
     """Lines that are not blank, with their numbers. Raises CommandFailed."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise CommandFailed(Exit.USAGE, f"{path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
         raise CommandFailed(Exit.USAGE, f"{path}: {error}") from error
     return [(number, line) for number, line in enumerate(lines, start=1) if line.strip()]
 

@@ -19,9 +19,11 @@ from typing import Annotated, Any
 
 import httpx
 import typer
+from heddle_contracts.keys import first_key
 
 from heddle_cli.child_process import Child
 from heddle_cli.exit_codes import CommandFailed, Exit
+from heddle_cli.given_numbers import Degrees, Speed
 
 # Longer than the gateway's own grace for running steps.
 GATEWAY_GRACE_S = 45.0
@@ -49,6 +51,8 @@ class Plan:
     planner: bool
     gateway_options: tuple[str, ...]
     start_timeout_s: float
+    agent_keys: str | None
+    admin_keys: str | None
 
     @property
     def base_url(self) -> str:
@@ -65,8 +69,11 @@ def up(
     config: Annotated[Path | None, typer.Option(help="TOML file of the gateway's settings.")] = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on (default 127.0.0.1).")] = None,
     port: Annotated[int | None, typer.Option(min=1, max=65535, help="Port (default 8000).")] = None,
-    tp: Annotated[str, typer.Option(help="MP degrees of the emulated workers.")] = "4,2,1,1,1",
-    speed: Annotated[float, typer.Option(help="Emulated seconds per real second.")] = 1.0,
+    worker_key: Annotated[
+        str | None, typer.Option(help="API key of these servers.", show_default=False)
+    ] = None,
+    tp: Degrees = "4,2,1,1,1",
+    speed: Speed = 1.0,
     model: Annotated[str | None, typer.Option(help="Model name of the emulated workers.")] = None,
     order: Annotated[str | None, typer.Option(help="Who is next in a worker's queue.")] = None,
     placement: Annotated[str | None, typer.Option(help="Which worker a step goes to.")] = None,
@@ -81,7 +88,13 @@ def up(
     settings = _settings_of(config)
     workers = tuple(worker or ())
     has_workers = bool(workers or settings.get("workers") or os.environ.get("HEDDLE_WORKERS"))
-    named = {"--order": order, "--placement": placement, "--admission": admission, "--database": database}
+    named = {
+        "--order": order,
+        "--placement": placement,
+        "--admission": admission,
+        "--database": database,
+        "--worker-key": worker_key,
+    }
     plan = Plan(
         host=host or os.environ.get("HEDDLE_HOST") or settings.get("host") or "127.0.0.1",
         port=port or _port(os.environ.get("HEDDLE_PORT") or settings.get("port") or 8000),
@@ -95,25 +108,35 @@ def up(
             part for name, value in named.items() if value is not None for part in (name, value)
         ),
         start_timeout_s=start_timeout,
+        agent_keys=_keys("api_keys", settings),
+        admin_keys=_keys("admin_keys", settings),
     )
     asyncio.run(_serve(plan))
 
 
 def _settings_of(config: Path | None) -> dict[str, Any]:
-    """The file's host, port and workers; the gateway judges the rest."""
+    """The file's host, port, workers and keys; the gateway judges the rest."""
     if config is None:
         return {}
     try:
         return tomllib.loads(config.read_text())
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise CommandFailed(Exit.USAGE, f"--config {config}: {error.strerror}") from error
+    except ValueError as error:
         raise CommandFailed(Exit.USAGE, f"--config {config}: {error}") from error
 
 
 def _port(value: Any) -> int:
     try:
         return int(value)
-    except ValueError:
-        raise CommandFailed(Exit.USAGE, f"{value!r} is not a port") from None
+    except (TypeError, ValueError):
+        raise CommandFailed(Exit.USAGE, f"port: {value!r} is not a number") from None
+
+
+def _keys(setting: str, settings: dict[str, Any]) -> str | None:
+    """Keys of the gateway, as they stand in the environment; None where there are none."""
+    found = os.environ.get(f"HEDDLE_{setting.upper()}") or settings.get(setting) or None
+    return found if found is None or isinstance(found, str) else json.dumps(found)
 
 
 def check_port_is_free(host: str, port: int) -> None:
@@ -144,11 +167,16 @@ async def _serve(plan: Plan) -> None:
 
 
 def _on_signals(stop: asyncio.Event, children: list[Child]) -> None:
-    """The first SIGINT or SIGTERM stops in order, a second one at once."""
+    """The first SIGINT or SIGTERM stops in order; a second one does not wait for running steps, a third for
+    nothing.
+    """
+    heard = 0
 
     def stop_or_kill() -> None:
-        if stop.is_set():
-            for child in children:
+        nonlocal heard
+        heard += 1
+        for child in children:
+            if heard > 2 or (heard == 2 and child.name == "gateway"):
                 child.kill()
         stop.set()
 
@@ -176,7 +204,7 @@ async def _until_stopped(stop: asyncio.Event, plan: Plan, children: list[Child])
         dead = next(child for child in needed if child.exit_code is not None)
         stopping.cancel()
         raise CommandFailed(Exit.FAILED, f"{dead.death()}; stopping the rest")
-    print("\nheddle: stopping", flush=True)
+    print("\nheddle: stopping once running steps have ended; Ctrl-C again cuts them off", flush=True)
 
 
 async def _start(plan: Plan, children: list[Child]) -> None:
@@ -224,10 +252,15 @@ async def _wait_until_ready(plan: Plan, gateway: Child, wanted: int) -> tuple[li
     loop = asyncio.get_running_loop()
     deadline = loop.time() + plan.start_timeout_s
     waiting_for = "the gateway"
-    async with httpx.AsyncClient(base_url=plan.base_url, trust_env=False, timeout=2.0) as http:
+    keys = plan.admin_keys or plan.agent_keys
+    headers = {"authorization": f"Bearer {first_key(keys)}"} if keys else {}
+    async with httpx.AsyncClient(
+        base_url=plan.base_url, headers=headers, trust_env=False, timeout=2.0
+    ) as http:
         while loop.time() < deadline:
             if gateway.exit_code is not None:
-                raise CommandFailed(Exit.FAILED, f"{gateway.death()}")
+                code = Exit.USAGE if gateway.exit_code == Exit.USAGE else Exit.FAILED
+                raise CommandFailed(code, f"{gateway.death()}")
             try:
                 answer = await http.get("/ready")
                 active = answer.json()["workers"].get("active", 0)
@@ -263,18 +296,16 @@ async def _troubles(http: httpx.AsyncClient) -> list[str]:
 def _greet(plan: Plan, workers: tuple[str, ...], models: list[str], troubles: list[str]) -> None:
     kind = "emulated" if plan.tp is not None else "given"
     body = json.dumps({"model": (models or ["MODEL"])[0], "messages": [{"role": "user", "content": "hello"}]})
-    curl = [
-        "curl",
-        f"{plan.base_url}/v1/chat/completions",
-        "-H",
-        "content-type: application/json",
-        "-d",
-        body,
-    ]
-    print(f"heddle is up with {len(workers) or 'configured'} {kind} workers, models: {', '.join(models)}")
+    curl = ["curl", f"{plan.base_url}/v1/chat/completions", "-H", "content-type: application/json"]
+    # Whoever looks over a shoulder, or reads a log, sees no key.
+    curl += ["-H", "authorization: Bearer AGENT-KEY"] if plan.agent_keys else []
+    look = f"heddle trajectories ls --gateway {plan.base_url}"
+    look += " --key ADMIN-KEY" if plan.admin_keys else ""
+    served = f", models: {', '.join(models)}" if models else ""
+    print(f"heddle is up with {len(workers) or 'configured'} {kind} workers{served}")
     for line in troubles:
         print(line)
     print(f"  base_url  {plan.base_url}/v1")
-    print(f"  try       {shlex.join(curl)}")
-    print(f"  look      heddle trajectories ls --gateway {plan.base_url}")
+    print(f"  try       {shlex.join([*curl, '-d', body])}")
+    print(f"  look      {look}")
     print("Ctrl-C stops.", flush=True)

@@ -18,7 +18,12 @@ def gateway(
     worker: Annotated[
         list[str] | None, typer.Option(help="URL of a running server; may be given more than once.")
     ] = None,
-    config: Annotated[Path | None, typer.Option(help="TOML file of settings.")] = None,
+    worker_key: Annotated[
+        str | None, typer.Option(help="API key of these servers.", show_default=False)
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="TOML file of settings; docs/REFERENCE.md has all of them.")
+    ] = None,
     policy: Annotated[str | None, typer.Option(help="The core's policy as JSON.")] = None,
     order: Annotated[str | None, typer.Option(help="Who is next in a worker's queue.")] = None,
     placement: Annotated[str | None, typer.Option(help="Which worker a step goes to.")] = None,
@@ -36,7 +41,7 @@ def gateway(
             config,
             host=host,
             port=port,
-            workers=worker or None,
+            workers=_workers(worker, worker_key),
             policy=_policy(policy, order=order, placement=placement, admission=admission),
             database=database,
             redis_url=redis,
@@ -47,6 +52,11 @@ def gateway(
         typer.echo(f"heddle gateway: {error}", err=True)
         raise typer.Exit(2) from error
     raise typer.Exit(_serve(settings))
+
+
+def _workers(urls: list[str] | None, key: str | None) -> list[dict[str, str]] | None:
+    said = {} if key is None else {"api_key": key}
+    return [{"url": url, **said} for url in urls or ()] or None
 
 
 def _policy(text: str | None, **named: str | None) -> dict[str, Any] | None:
@@ -65,6 +75,11 @@ def _policy(text: str | None, **named: str | None) -> dict[str, Any] | None:
 
 def _serve(settings: Settings) -> int:
     # Imported late: `heddle --help` lists this command without loading a web server.
+    from heddle_gateway.heddle_app import StartError
     from heddle_gateway.serving import serve
 
-    return serve(settings)
+    try:
+        return serve(settings)
+    except StartError as error:
+        typer.echo(f"heddle gateway: {error}", err=True)
+        return 2

@@ -1,5 +1,5 @@
-"""Runs the gateway in this process: uvicorn with uvloop and httptools, logs as JSON lines, a bounded
-goodbye.
+"""Runs the gateway in this process: uvicorn with uvloop and httptools, logs as JSON lines (plain ones
+on a terminal), a bounded goodbye.
 """
 
 import gc
@@ -48,6 +48,20 @@ class JsonLines(logging.Formatter):
         return json.dumps(line)
 
 
+class PlainLines(logging.Formatter):
+    """For a person at a terminal. What came from clients cannot steer it."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        said = f"{record.levelname.lower():<7} {record.getMessage()}"
+        shown = "".join(
+            sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in said
+        )
+        lines = [f"{self.formatTime(record, '%H:%M:%S')} {shown}"]
+        if record.exc_info:
+            lines.append(self.formatException(record.exc_info))
+        return "\n".join(lines)
+
+
 # A step leaves no reference cycles (a test holds that), so a collection finds next to nothing, and it takes
 # longer the more trajectories live: 0.2 s at 30,000. Rare full collections are enough for what the admin API
 # leaves.
@@ -83,14 +97,16 @@ class GatewayServer(uvicorn.Server):
 
 def configure_logging() -> None:
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLines())
+    handler.setFormatter(PlainLines() if sys.stderr.isatty() else JsonLines())
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
     logging.getLogger("httpx").setLevel(logging.WARNING)
     logging.getLogger("alembic").setLevel(logging.WARNING)
 
 
 def serve(settings: Settings) -> int:
-    """Until SIGTERM or SIGINT. Returns the exit code: 0 after a clean end, 1 when it could not start."""
+    """Until SIGTERM or SIGINT. Returns the exit code: 0 after a clean end, 1 when it could not start. Raises
+    StartError for a setting that cannot be.
+    """
     configure_logging()
     try:
         listening = listen(settings.host, settings.port)
@@ -100,10 +116,9 @@ def serve(settings: Settings) -> int:
     host, port = listening.getsockname()[:2]
     try:
         app = create_app(settings.model_copy(update={"port": port}))
-    except StartError as error:
-        log.error("%s", error)
+    except StartError:
         listening.close()
-        return 1
+        raise
     server = GatewayServer(
         uvicorn.Config(
             app,

@@ -107,15 +107,15 @@ async def test_a_taken_port_is_said_and_ends_it(start: Start) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (["--order", "fastest"], 1, b"order"),
+        (["--order", "fastest"], 2, b"order"),
         (["--policy", "{"], 2, b"policy"),
         (["--port", "70000"], 2, b"port"),
         (["--config", "/no/such/file.toml"], 2, b"/no/such/file.toml"),
-        (["--worker", "ftp://x"], 1, b"ftp"),
-        (["--worker", "http://169.254.169.254"], 1, b"169.254.169.254"),
+        (["--worker", "ftp://x"], 2, b"ftp"),
+        (["--worker", "http://169.254.169.254"], 2, b"169.254.169.254"),
         # Known only once the name is resolved: while the gateway starts.
         (["--worker", "http://0xA9FEA9FE"], 1, b"workers: "),
-        (["--database", "mysql://x/y"], 1, b"mysql"),
+        (["--database", "mysql://x/y"], 2, b"mysql"),
     ],
 )
 async def test_what_cannot_be_ends_it_with_the_reason(
@@ -127,6 +127,23 @@ async def test_what_cannot_be_ends_it_with_the_reason(
     assert process.returncode == code
     assert words in errors
     assert b"Traceback" not in errors
+    if code == 2:
+        assert errors.startswith(b"heddle gateway: "), "a line for people, before anything is logged"
+
+
+async def test_a_worker_key_is_sent_to_the_workers_named_beside_it(start: Start) -> None:
+    heads: asyncio.Queue[bytes] = asyncio.Queue()
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.put_nowait(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(refuse, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        await start("gateway", "--port", "0", "--database", ":memory:", "--worker", url, "--worker-key", "k")
+        async with asyncio.timeout(30):
+            assert b"authorization: bearer k\r\n" in (await heads.get()).lower()
 
 
 async def test_an_unknown_variable_ends_it_by_name(start: Start) -> None:

@@ -16,6 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from heddle_cli.demo.arm import ArmResult, Cluster, Policy, run_arm
 from heddle_cli.demo.emulated_cost import lower_bound_s
 from heddle_cli.exit_codes import CommandFailed, Exit
+from heddle_cli.given_numbers import Degrees, Speed
 from heddle_cli.replay.agent import ReplaySettings
 from heddle_cli.replay.loader import RecordedTrajectory, RecordError, load, load_shipped
 from heddle_cli.replay.rollout import Progress as RolloutProgress
@@ -41,9 +42,9 @@ def demo(
     max_steps: Annotated[
         int, typer.Option(min=1, help="Records with more steps are left out, so that two cores keep up.")
     ] = 100,
-    tp: Annotated[str, typer.Option(help="MP degrees of the emulated workers.")] = "4,2,1,1,1",
+    tp: Degrees = "4,2,1,1,1",
     slots: Annotated[int, typer.Option(min=1, help="Requests that each emulated worker runs at once.")] = 16,
-    speed: Annotated[float, typer.Option(help="Emulated seconds per real second.")] = 40.0,
+    speed: Speed = 40.0,
     seed: Annotated[int, typer.Option(help="Which of the records take part.")] = 1,
     profile: Annotated[
         Path | None, typer.Option(help="Timing of the emulated workers; by default a 32B model on H200s.")
