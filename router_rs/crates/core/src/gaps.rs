@@ -93,7 +93,11 @@ impl Core {
 
     /// How long a trajectory without an open step is known.
     pub(crate) fn remembered(&self, trajectory: &Trajectory) -> Micros {
-        let ttls = if trajectory.expected { ANNOUNCED_TTLS } else { 1 };
+        let ttls = if trajectory.expected {
+            ANNOUNCED_TTLS
+        } else {
+            1
+        };
         self.policy.idle_ttl_ms.saturating_mul(1000 * ttls)
     }
 
