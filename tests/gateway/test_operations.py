@@ -32,6 +32,21 @@ async def test_models_are_the_union_of_all_serving_workers(new_gateway: Any, new
     assert (missing.status_code, missing.json()["error"]["code"]) == (404, "model_not_found")
 
 
+@pytest.mark.parametrize("kind", ["sglang", "openai"])
+async def test_a_model_takes_what_each_of_its_workers_takes(
+    new_gateway: Any, new_worker: Any, kind: str
+) -> None:
+    workers = [await new_worker() for _ in range(3)]
+    for worker, said in zip(workers, ({"max_model_len": 8192}, {"max_model_len": 4096}, {}), strict=True):
+        worker.kind, worker.card = kind, said
+    gateway = await new_gateway(*workers)
+    (model,) = (await gateway.client.get("/v1/models")).json()["data"]
+    assert model["max_model_len"] == 4096
+    silent = await new_gateway(workers[2])
+    (model,) = (await silent.client.get("/v1/models")).json()["data"]
+    assert model["max_model_len"] is None
+
+
 async def test_liveness_holds_without_workers_and_readiness_does_not(
     new_gateway: Any, worker: Any, until: Until
 ) -> None:

@@ -76,6 +76,7 @@ class WorkerFacts:
     degree: int
     slots: int
     kv_tokens: int
+    context_length: int | None = None
     emulated: bool = False
     version: str | None = None
     weight_version: str | None = None

@@ -42,6 +42,7 @@ def facts_of(
         degree=spec.degree or min(found.degree, MOST_COUNTED),
         slots=spec.slots or min(found.slots, MOST_COUNTED),
         kv_tokens=min(found.kv_tokens, MOST_KV_TOKENS) if spec.kv_tokens is None else spec.kv_tokens,
+        context_length=found.context_length,
         emulated=found.emulated,
         version=found.version,
         weight_version=found.vitals.weight_version,

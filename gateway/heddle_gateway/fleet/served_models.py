@@ -99,6 +99,12 @@ class ServedModels:
                     found[model] = (*found.get(model, ()), worker.worker_id)
         return found
 
+    def context_length(self, worker_ids: Iterable[int]) -> int | None:
+        """The longest prompt with its answer that all of these workers take; None where none says."""
+        known = (self._workers[one].facts for one in worker_ids if one in self._workers)
+        lengths = [facts.context_length for facts in known if facts is not None]
+        return min((length for length in lengths if length is not None), default=None)
+
     def aside(self) -> dict[str, str]:
         """Names of the workers that are kept aside, and why."""
         aside = [worker for worker in self._workers.values() if worker.state is WorkerState.ASIDE]

@@ -4,7 +4,7 @@ Invariants: ``/health`` touches nothing but this process, so a busy gateway is n
 ``/ready`` does not depend on the history database, since requests are served without it.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, Protocol
@@ -32,6 +32,7 @@ class Models(Protocol):
     """What the fleet serves (fleet.served_models.ServedModels)."""
 
     def listed(self) -> Mapping[str, tuple[int, ...]]: ...
+    def context_length(self, worker_ids: Iterable[int]) -> int | None: ...
     def aside(self) -> Mapping[str, str]: ...
 
 
@@ -62,6 +63,10 @@ class ModelCard(BaseModel):
     created: int
     owned_by: str = "heddle"
     workers: int = Field(description="Serving workers that list this model.")
+    max_model_len: int | None = Field(
+        default=None,
+        description="Tokens of a prompt with its answer that each of them takes, where they say; as vLLM.",
+    )
 
 
 class ModelList(BaseModel):
@@ -132,7 +137,9 @@ def ops_router(deps: OpsDeps) -> APIRouter:
     def cards() -> list[ModelCard]:
         created = int(deps.started_at)
         return [
-            ModelCard(id=name, created=created, workers=len(ids))
+            ModelCard(
+                id=name, created=created, workers=len(ids), max_model_len=deps.models.context_length(ids)
+            )
             for name, ids in sorted(deps.models.listed().items())
         ]
 

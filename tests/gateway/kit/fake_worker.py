@@ -19,7 +19,8 @@ Script = Callable[[Received, Line], Awaitable[None]]
 
 class FakeWorker:
     """Listens on a free port. ``received``: step requests; ``aborts``: rids it was told to stop; ``models``:
-    what it lists; ``answers``: to other POSTs, by path, which are kept in ``asked``.
+    what it lists, with ``card`` beside each; ``answers``: to other POSTs, by path, which are kept in
+    ``asked``.
     """
 
     def __init__(self) -> None:
@@ -33,6 +34,7 @@ class FakeWorker:
         self.features: dict[str, Any] = {"enable_priority_scheduling": True}
         self.kind = "sglang"
         self.models: tuple[str, ...] = (MODEL,)
+        self.card: dict[str, Any] = {}
         self.accepted = 0
         self._lines: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -124,7 +126,7 @@ class FakeWorker:
     async def _answer_probe(self, request: Received, line: Line) -> None:
         path = request.path.partition("?")[0]
         if path == "/v1/models":
-            cards = [{"id": name, "object": "model"} for name in self.models]
+            cards = [{"id": name, "object": "model", **self.card} for name in self.models]
             await line.answer(200, {"object": "list", "data": cards})
         elif path == "/health":
             await line.answer(200, b"")

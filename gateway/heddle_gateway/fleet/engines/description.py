@@ -35,6 +35,7 @@ class Description:
     degree: int = 1
     slots: int = DEFAULT_SLOTS
     kv_tokens: int = 0
+    context_length: int | None = None
     version: str | None = None
     emulated: bool = False
     page_size: int | None = None

@@ -3,7 +3,7 @@
 from typing import Any
 
 from heddle_gateway.fleet.asking import Asking
-from heddle_gateway.fleet.engines.description import Description, LoadSample, Vitals
+from heddle_gateway.fleet.engines.description import Description, LoadSample, Vitals, whole_number
 from heddle_gateway.fleet.errors import BadAnswer, StillStarting
 from heddle_gateway.fleet.features import EngineKind, Features
 
@@ -15,7 +15,9 @@ class OpenAICompatibleEngine:
 
     async def describe(self, ask: Asking) -> Description | None:
         cards = await model_cards(ask)
-        return Description(self.kind, Features(), model_ids(cards), Vitals())
+        return Description(
+            self.kind, Features(), model_ids(cards), Vitals(), context_length=context_length(cards)
+        )
 
     async def check(self, ask: Asking) -> Vitals:
         return Vitals(models=model_ids(await model_cards(ask)))
@@ -44,6 +46,12 @@ async def listed_models(ask: Asking) -> tuple[str, ...]:
         return model_ids(await model_cards(ask))
     except (BadAnswer, StillStarting):
         return ()
+
+
+def context_length(cards: list[dict[str, Any]]) -> int | None:
+    """The longest prompt with its answer, in tokens, that all of the models take; None where no card says."""
+    said = (whole_number(card.get("max_model_len"), 0) for card in cards)
+    return min((length for length in said if length), default=None)
 
 
 def model_ids(cards: list[dict[str, Any]]) -> tuple[str, ...]:

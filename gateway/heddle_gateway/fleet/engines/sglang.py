@@ -24,7 +24,12 @@ from heddle_gateway.fleet.engines.description import (
     text_or_none,
     whole_number,
 )
-from heddle_gateway.fleet.engines.openai_compatible import listed_models, model_cards, model_ids
+from heddle_gateway.fleet.engines.openai_compatible import (
+    context_length,
+    listed_models,
+    model_cards,
+    model_ids,
+)
 from heddle_gateway.fleet.errors import BadAnswer, EngineBusy, NoAnswerInTime, StillStarting
 from heddle_gateway.fleet.features import EngineKind, Features, PrioritySense
 
@@ -54,7 +59,8 @@ class SGLangEngine:
             return None
         await _require_started(ask)
         model_info = await _model_info(ask)
-        models = model_ids(await model_cards(ask))
+        cards = await model_cards(ask)
+        models = model_ids(cards)
         ranks = whole_number(info.get("dp_size"), 1)
         state = _first_internal_state(info)
         per_rank = whole_number(state.get("effective_max_running_requests_per_dp"), 0)
@@ -74,6 +80,7 @@ class SGLangEngine:
             degree=whole_number(info.get("tp_size"), 1),
             slots=per_rank * ranks or whole_number(info.get("max_running_requests"), DEFAULT_SLOTS),
             kv_tokens=whole_number(info.get("max_total_num_tokens"), 0) * ranks,
+            context_length=context_length(cards),
             version=text_or_none(info.get("version")),
             emulated=info.get("heddle_emulated") is True,
             shim_url=text_or_none(info.get("heddle_shim_url"))

@@ -21,7 +21,12 @@ from heddle_gateway.fleet.engines.description import (
     text_or_none,
     whole_number,
 )
-from heddle_gateway.fleet.engines.openai_compatible import listed_models, model_cards, model_ids
+from heddle_gateway.fleet.engines.openai_compatible import (
+    context_length,
+    listed_models,
+    model_cards,
+    model_ids,
+)
 from heddle_gateway.fleet.errors import BadAnswer, StillStarting
 from heddle_gateway.fleet.features import EngineKind, Features, PrioritySense
 
@@ -67,6 +72,7 @@ class VLLMEngine:
             degree=whole_number(parallel.get("tensor_parallel_size"), 1),
             slots=whole_number(scheduler.get("max_num_seqs"), DEFAULT_SLOTS) * ranks,
             kv_tokens=_kv_tokens(metrics),
+            context_length=context_length(cards),
             version=version,
             data_parallel=ranks,
             pipeline_parallel=whole_number(parallel.get("pipeline_parallel_size"), 1),
