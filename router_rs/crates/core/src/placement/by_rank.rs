@@ -11,7 +11,7 @@
 //! work off.
 
 use super::levelling::{are_equal, level};
-use super::{Ask, Choice, Memory, Placement, Scene, by_assigned, least_candidate};
+use super::{Ask, Choice, Company, Memory, Placement, Scene, by_assigned, least_candidate};
 use crate::worker::Worker;
 
 /// A group's finish within this factor of the best one is as good: rank, or siblings, decide among such.
@@ -264,9 +264,9 @@ impl<'a> Move<'a> {
 
 /// What the trajectory itself gains: its remaining tokens at the target's batch after joining, and its queue now.
 fn own_gain_us(scene: &Scene<'_>, ask: &Ask<'_>, home: &Worker, target: &Worker) -> f64 {
-    let token_us = |worker: &Worker, joins: usize| {
-        let batch = (worker.load() + joins).min(worker.slots as usize).max(1);
-        worker.token_us(batch as f64)
+    let token_us = |worker: &Worker, is_home| {
+        let batch = (worker.load() + 1).min(worker.slots as usize);
+        Company::of(ask, worker, is_home).token_us(ask, worker, batch as f64 - 1.0)
     };
     let queued = if home.has_free_slot(0) {
         0
@@ -275,7 +275,7 @@ fn own_gain_us(scene: &Scene<'_>, ask: &Ask<'_>, home: &Worker, target: &Worker)
     };
     let slots = f64::from(home.slots);
     let queue_us = queued as f64 * scene.step_tokens * home.token_us(slots) / slots;
-    ask.remaining as f64 * (token_us(home, 1) - token_us(target, 1)) + queue_us
+    ask.remaining as f64 * (token_us(home, true) - token_us(target, false)) + queue_us
 }
 
 /// What the move costs, times the margin: the next step is later because its context is not there.

@@ -6,7 +6,7 @@
 //! the gain is worth the move. The margin keeps two workers from handing a trajectory to and fro.
 
 use super::by_rank::move_cost_us;
-use super::{Ask, Choice, Scene};
+use super::{Ask, Choice, Company, Scene};
 use crate::worker::Worker;
 
 /// True when no candidate is faster or larger than another by its degree, slots and KV.
@@ -18,19 +18,21 @@ pub(super) fn are_equal(scene: &Scene<'_>) -> bool {
         .is_none_or(|first| candidates.all(|other| other == first))
 }
 
-/// Microseconds a token of a trajectory at home on `worker` when `joins` more are, waits for a slot included.
-fn pace_us(scene: &Scene<'_>, worker: &Worker, joins: usize) -> f64 {
-    let busy = ((worker.homed.len() + joins) as f64 * scene.duty).max(1.0);
+/// Microseconds a token of the trajectory on `worker`, waits for a slot included: it is there whenever it decodes, the
+/// others for their share of the time.
+fn pace_us(scene: &Scene<'_>, ask: &Ask<'_>, worker: &Worker, is_home: bool) -> f64 {
+    let company = Company::of(ask, worker, is_home);
+    let busy = 1.0 + company.count as f64 * scene.duty;
     let batch = busy.min(f64::from(worker.slots));
-    worker.token_us(batch) * busy / batch
+    company.token_us(ask, worker, batch - 1.0) * busy / batch
 }
 
 /// Stays at `home`, or leaves it for the worker with the best pace.
 pub(super) fn level(scene: &Scene<'_>, ask: &Ask<'_>, home: &Worker) -> Choice {
-    let here = pace_us(scene, home, 0);
+    let here = pace_us(scene, ask, home, true);
     let mut best: Option<(f64, &Worker)> = None;
     for worker in scene.candidates().filter(|worker| worker.id != home.id) {
-        let there = pace_us(scene, worker, 1);
+        let there = pace_us(scene, ask, worker, false);
         if here > scene.policy.level_margin * there
             && best.is_none_or(|(least, _)| there < least)
             && worker.has_free_slot(0)

@@ -159,6 +159,39 @@ impl Ask<'_> {
     }
 }
 
+/// Company of the trajectory on a worker, which is its home or would be.
+#[derive(Debug, Clone, Copy)]
+struct Company {
+    /// The others at home there.
+    count: usize,
+    /// Their KV tokens.
+    kv: u64,
+}
+
+impl Company {
+    fn of(ask: &Ask<'_>, worker: &Worker, is_home: bool) -> Self {
+        let (count, kv) = (worker.homed.len(), worker.committed());
+        if is_home {
+            Self {
+                count: count.saturating_sub(1),
+                kv: kv.saturating_sub(ask.footprint),
+            }
+        } else {
+            Self { count, kv }
+        }
+    }
+
+    /// Microseconds of a token of the trajectory on `worker` beside so many of the others, who are like all of them.
+    ///
+    /// Its own context counts wherever it is. By the mean of who is there, one with a large context finds every other
+    /// worker quicker than its home, and moves at each step.
+    fn token_us(self, ask: &Ask<'_>, worker: &Worker, beside: f64) -> f64 {
+        let context = beside * self.kv as f64 / self.count.max(1) as f64;
+        let belief = &worker.belief;
+        belief.token_us(1.0 + beside, ask.footprint as f64 + context)
+    }
+}
+
 /// A worker, and the rule that chose it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Choice {

@@ -4,7 +4,7 @@ use heddle_core::event::{StepArrived, StepEnded, WorkerUp};
 use heddle_core::plan::{PlanSpec, Share};
 use heddle_core::{Event, Policy};
 
-use crate::driver::Driver;
+use crate::driver::{Driver, prompt};
 
 pub fn placed(placement: &str, workers: &[(u64, u32, u32)]) -> Driver {
     let json = format!(
@@ -255,6 +255,28 @@ fn equal_workers_are_levelled_whoever_is_predicted_longest() {
         driver.arrive(200 + t, t);
     }
     assert_eq!(driver.stat("moves_total"), left);
+}
+
+#[test]
+fn a_large_context_does_not_leave_for_the_small_ones_of_an_equal_worker() {
+    let mut driver = placed("by_rank", &[(1, 1, 16), (2, 1, 16)]);
+    // One small trajectory on each worker, and beside one of them a large one, which would be as slow beside the other.
+    for (t, tokens) in [(1, 1_000), (2, 1_000), (3, 100_000)] {
+        driver.arrive_with(prompt(t, t, tokens));
+        driver.done_with(t, tokens, 10);
+        predict(&mut driver, t, 50_000.0);
+    }
+    let homes: Vec<_> = (1..=3)
+        .map(|t| driver.core.trajectory_view(t).unwrap().home)
+        .collect();
+    assert!(homes[0] != homes[1] && homes[..2].contains(&homes[2]));
+    for round in 1..=4u64 {
+        for (t, tokens) in [(1, 1_010), (2, 1_010), (3, 100_010)] {
+            driver.arrive_with(prompt(10 * round + t, t, tokens));
+            driver.done_with(10 * round + t, tokens, 10);
+        }
+    }
+    assert_eq!(driver.stat("moves_total"), 0, "each computes it again");
 }
 
 #[test]
