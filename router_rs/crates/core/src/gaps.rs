@@ -148,5 +148,6 @@ impl Core {
             group.ended.add(tokens as f64);
             group.lessons += 1;
         }
+        self.judge_prediction(id);
     }
 }

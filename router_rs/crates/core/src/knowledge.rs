@@ -52,6 +52,7 @@ impl Core {
         let Some(trajectory) = self.trajectories.get_mut(id) else {
             return;
         };
+        let verdict = trajectory.verdict.take();
         if let Some(tokens) = trajectory.counted_as.take() {
             self.estimator.trajectory_returned(tokens);
             if let Some(group) = trajectory
@@ -61,6 +62,11 @@ impl Core {
                 group.ended.take_back(tokens as f64);
                 group.lessons += 1;
             }
+            self.weigh_predictions(|core| {
+                if let Some(verdict) = verdict {
+                    core.trust.take_back(verdict);
+                }
+            });
         }
         // Its own progress was taken in when its last step ended; siblings may have ended since.
         let taught = self.lessons(id);
@@ -118,7 +124,7 @@ impl Core {
         let progress = Progress {
             generated: trajectory.generated,
             steps: trajectory.steps,
-            prediction: trajectory.prediction,
+            prediction: trajectory.prediction.filter(|_| self.trust.holds()),
             siblings: group.map(|group| &group.ended),
         };
         trajectory.lessons = group.map_or(0, |group| group.lessons);
@@ -233,6 +239,11 @@ impl Core {
             .get_mut(id)
             .ok_or(EventError::UnknownTrajectory(id))?;
         trajectory.gap_expected = gap_us;
+        if trajectory.foretold.is_none() {
+            let whole = (trajectory.generated as f64 + mean) as f32;
+            trajectory.foretold = Some(whole);
+            self.trust.foretold(id, whole);
+        }
         trajectory.prediction = Some(Prediction {
             length: LogNormal::with_mean(mean.max(1.0), sigma),
             generated: trajectory.generated,
@@ -242,6 +253,40 @@ impl Core {
         self.rekey_held(id);
         self.reconsider(id);
         Ok(())
+    }
+
+    /// The prediction of a trajectory that is in force.
+    pub(crate) fn prediction_of(&self, trajectory: &Trajectory) -> Option<Prediction> {
+        let holds = |said: &Prediction| said.holds_at(trajectory.steps, &self.policy);
+        trajectory
+            .prediction
+            .filter(|said| self.trust.holds() && holds(said))
+    }
+
+    /// Takes in what is learned of predictions; when they come into use or out of it, held steps are ranked anew.
+    pub(crate) fn weigh_predictions(&mut self, learn: impl FnOnce(&mut Self)) {
+        let held = self.trust.holds();
+        learn(self);
+        if self.trust.holds() != held {
+            for step in self.steps.sorted_ids() {
+                self.requeue(step);
+            }
+        }
+    }
+
+    /// A trajectory is over, as far as can be told: what was foretold of it is held against what was foretold of others.
+    pub(crate) fn judge_prediction(&mut self, id: TrajectoryId) {
+        let ended = self.trajectories.get(id);
+        let Some((foretold, length)) = ended.and_then(|t| Some((t.foretold?, t.generated))) else {
+            return;
+        };
+        self.weigh_predictions(|core| {
+            let generated = |other| core.trajectories.get(other).map(|t| t.generated);
+            let verdict = core.trust.ended(id, foretold, length, generated);
+            if let Some(trajectory) = core.trajectories.get_mut(id) {
+                trajectory.verdict = verdict;
+            }
+        });
     }
 
     /// Puts the held steps of a trajectory where they belong now.

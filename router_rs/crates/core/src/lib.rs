@@ -44,6 +44,7 @@ pub mod solver;
 pub mod step;
 mod timer;
 pub mod trajectory;
+mod trust;
 pub mod view;
 pub mod worker;
 

@@ -21,6 +21,7 @@ use crate::rank::Ranking;
 use crate::step::{Step, StepState};
 use crate::timer::{Timer, Timers};
 use crate::trajectory::{Phase, Trajectory};
+use crate::trust::Trust;
 use crate::worker::Queued;
 use crate::{Micros, StepId, TrajectoryId, WorkerId};
 
@@ -37,6 +38,7 @@ pub struct Core {
     pub(crate) groups: Groups,
     pub(crate) active: Ranking,
     pub(crate) estimator: Estimator,
+    pub(crate) trust: Trust,
     /// Steps held by admission.
     pub(crate) applicants: BTreeSet<Queued>,
     /// Steps that found no worker.

@@ -154,10 +154,15 @@ impl Core {
             resident_tokens: self.resident_tokens(trajectory),
             footprint: self.footprint(trajectory),
             sibling_home: group.and_then(|group| group.last_home),
-            informed: trajectory.prediction.is_some() || trajectory.generated > 0,
+            informed: !self.is_blank(trajectory),
             chain,
             carry: Carry::Recompute,
         }
+    }
+
+    /// Nothing is known of a trajectory that is not known of its siblings.
+    fn is_blank(&self, trajectory: &Trajectory) -> bool {
+        trajectory.generated == 0 && (trajectory.prediction.is_none() || !self.trust.holds())
     }
 
     pub(crate) fn give_home(&mut self, id: StepId, worker: WorkerId) {
@@ -167,7 +172,7 @@ impl Core {
         let Some(trajectory) = self.trajectories.get(step.trajectory) else {
             return;
         };
-        let blank = trajectory.prediction.is_none() && trajectory.generated == 0;
+        let blank = self.is_blank(trajectory);
         let (id, group) = (trajectory.id, trajectory.group);
         if blank && let Some(group) = group.and_then(|group| self.groups.get_mut(group)) {
             group.last_home = Some(worker);

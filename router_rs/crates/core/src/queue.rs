@@ -314,11 +314,9 @@ impl Core {
     /// prediction is in force. What a trajectory has generated so far, and ended siblings, of which the short ones end
     /// first, tell too little: by them, who came late would start late, and be the last to end if it is long.
     pub(crate) fn urgency(&self, trajectory: &Trajectory) -> u64 {
-        match trajectory.prediction {
-            Some(prediction) if prediction.holds_at(trajectory.steps, &self.policy) => {
-                trajectory.remaining
-            }
-            _ => self.policy.prior_mean_tokens as u64,
+        match self.prediction_of(trajectory) {
+            Some(_) => trajectory.remaining,
+            None => self.policy.prior_mean_tokens as u64,
         }
     }
 

@@ -218,6 +218,10 @@ pub struct Trajectory {
     pub turns: u64,
     /// The last prediction.
     pub prediction: Option<Prediction>,
+    /// Its whole length as first predicted, in tokens.
+    pub foretold: Option<f32>,
+    /// What its end, as far as it is over, has said of predictions.
+    pub verdict: Option<f32>,
     /// Expected output tokens still to come; the key in the rankings.
     pub remaining: u64,
     /// Changes of its group's statistics that the estimate has taken in.
@@ -258,6 +262,8 @@ impl Trajectory {
             steps: 0,
             turns: 0,
             prediction: None,
+            foretold: None,
+            verdict: None,
             remaining: 0,
             lessons: 0,
             ranked: false,

@@ -237,6 +237,7 @@ impl Core {
         put("steps_held_slot", self.queued as u64);
         put("steps_held_no_worker", self.unplaced.len() as u64);
         put("dispatch_paused", u64::from(self.paused));
+        put("predictions_in_use", u64::from(self.trust.holds()));
         put("workers_linked", self.workers.links() as u64);
         let at_worker = |of: fn(&crate::worker::Worker) -> usize| {
             self.workers.iter().map(of).sum::<usize>() as u64

@@ -9,6 +9,7 @@ mod gathering;
 mod idle_engines;
 mod migrations;
 mod placements;
+mod predictions;
 mod queues;
 mod random_events;
 mod rollout;
