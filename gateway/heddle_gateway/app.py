@@ -159,8 +159,11 @@ def create_app(settings: Settings) -> HeddleApp:
     shared = _shared_state(settings, process_name(settings), book, driver, events.name)
     tuning = FleetTuning(allowed_hosts=settings.worker_hosts, one_model=settings.check_models)
     fleet = Fleet(events, driver.live_steps_on, tuning)
-    outliving = open_outliving(settings, fleet, planning, driver, shared.mirror) if shared else None
-    if outliving is not None:
+    outliving = None
+    if shared is not None:
+        outliving = open_outliving(
+            settings, fleet, planning, driver, shared.mirror, lambda: peering.role == "alone"
+        )
         planning.rollouts_saved = outliving.rollouts.saved
     upstream = Upstream(
         PoolLimits(

@@ -58,11 +58,16 @@ class Outliving:
 
 
 def open_outliving(
-    settings: Settings, fleet: Fleet, planning: Planning, driver: Driver, mirror: LiveMirror
+    settings: Settings,
+    fleet: Fleet,
+    planning: Planning,
+    driver: Driver,
+    mirror: LiveMirror,
+    is_alone: Callable[[], bool],
 ) -> Outliving:
-    """For a gateway with a Redis, whose lease ``mirror`` holds."""
+    """For a gateway with a Redis, whose lease ``mirror`` holds; ``is_alone``: it decides without."""
     return Outliving(
-        open_shared_fleet(settings, fleet, planning.keeper, mirror),
+        open_shared_fleet(settings, fleet, planning.keeper, mirror, is_alone),
         open_shared_rollouts(settings, planning.rollouts, driver, mirror),
         open_shared_pause(settings, driver, mirror),
     )

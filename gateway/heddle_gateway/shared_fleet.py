@@ -3,7 +3,8 @@
 Part of the composition, beside shared_state.py. The fleet and the plan book are compared with what was
 written last, so that nothing has to be told twice; the store is a moment behind and no step waits for it. An
 operator's command does (`saved`). Only the holder of the lease writes. With a new epoch (a start, a takeover,
-a Redis that came back empty) what is in the store is taken up first and then written again.
+a Redis that came back empty) what is in the store is taken up first and then written again. A gateway that
+decides alone beside the holder, such as one of another release, reads there which workers there are.
 
 Invariants: a worker of the settings is never in the registry; a worker whose lease ran out is not taken up;
 one that was taken up and does not serve before its lease runs out is removed.
@@ -51,10 +52,18 @@ class _Written:
 
 
 class SharedFleet:
-    """``epoch()``: of the lease this process holds, 0 for none. Raises ValueError for a URL that is none."""
+    """``epoch()``: of the lease this process holds, 0 for none; ``is_alone()``: it decides without one.
+    Raises ValueError for a URL that is none.
+    """
 
     def __init__(
-        self, settings: Settings, url: str, fleet: Fleet, keeper: PlanKeeper, epoch: Callable[[], int]
+        self,
+        settings: Settings,
+        url: str,
+        fleet: Fleet,
+        keeper: PlanKeeper,
+        epoch: Callable[[], int],
+        is_alone: Callable[[], bool],
     ) -> None:
         self._lease_s = settings.worker_lease_s
         self._ttl_s = settings.state_ttl_s
@@ -63,11 +72,14 @@ class SharedFleet:
         self._fleet = fleet
         self._keeper = keeper
         self._epoch = epoch
+        self._is_alone = is_alone
         self._fixed = {parse_worker_url(worker.url).url for worker in settings.workers}
         self._written: dict[str, _Written] = {}
         self._written_epoch = 0
         # Removed here; the store may still have them.
         self._gone: set[str] = set()
+        # Read in the registry while another held the lease.
+        self._heard: set[str] = set()
         # Taken up and not seen to serve: the loop's time at which their lease runs out.
         self._on_trial: dict[int, float] = {}
         self._pointer: tuple[Any, ...] = ()
@@ -87,9 +99,11 @@ class SharedFleet:
         nothing.
         """
         try:
-            if epoch := self._epoch():
-                async with asyncio.timeout(TAKE_UP_TIMEOUT_S):
+            async with asyncio.timeout(TAKE_UP_TIMEOUT_S):
+                if epoch := self._epoch():
                     await self._take_up(epoch)
+                elif self._is_alone():
+                    await self._hear()
         except (LiveStoreError, TimeoutError) as error:
             log.warning("workers of an earlier process are not taken up: %s", error or "Redis is slow")
         self._task.start()
@@ -158,26 +172,50 @@ class SharedFleet:
         self._written[worker.url] = _Written(spec, renew_at=0.0)
         self._on_trial[view.worker_id] = until
 
+    async def _hear(self) -> None:
+        """What the holder of the lease keeps there now. Workers that it never had stay."""
+        workers, _ = await self._workers.load()
+        there = {worker.url for worker, _ in workers}
+        ids = {spec.url: worker_id for worker_id, spec, _ in self._fleet.registered()}
+        for url in (self._heard - there) & ids.keys():
+            self._fleet.drain(ids[url], stays_out=False)
+        self._heard &= there
+        for worker, _ in workers:
+            if worker.url in ids.keys() | self._fixed or self._fleet.is_taken_out(worker.url):
+                continue
+            try:
+                await self._fleet.add(_spec(worker))
+            except (FleetError, ValueError) as error:
+                log.warning("worker %s is not taken up: %s", worker.url, error)
+            else:
+                self._heard.add(worker.url)
+
     # ---------------------------------------------------------------- following
 
     async def _sync(self) -> bool:
         """Whether all is written."""
         epoch = self._epoch()
         self._look_for_gone()
-        if not epoch:
+        is_alone = not epoch and self._is_alone()
+        if not is_alone:
+            self._heard.clear()
+        if not epoch and not is_alone:
             return False
         try:
-            if epoch != self._written_epoch:
-                await self._take_up(epoch)
-            await self._write_workers(epoch)
-            await self._write_pointer(epoch)
+            if is_alone:
+                await self._hear()
+            else:
+                if epoch != self._written_epoch:
+                    await self._take_up(epoch)
+                await self._write_workers(epoch)
+                await self._write_pointer(epoch)
         except LiveStoreError as error:
             if not self._away:
                 log.warning("workers and plans stay in this process: %s", error)
             self._away = True
         else:
             self._away = False
-        return not self._away
+        return not is_alone and not self._away
 
     def _look_for_gone(self) -> None:
         now = asyncio.get_running_loop().time()
@@ -226,12 +264,12 @@ class SharedFleet:
 
 
 def open_shared_fleet(
-    settings: Settings, fleet: Fleet, keeper: PlanKeeper, mirror: LiveMirror
+    settings: Settings, fleet: Fleet, keeper: PlanKeeper, mirror: LiveMirror, is_alone: Callable[[], bool]
 ) -> SharedFleet:
     """For a gateway with a Redis, whose lease ``mirror`` holds."""
     assert settings.redis_url is not None
     url = settings.redis_url.get_secret_value()
-    return SharedFleet(settings, url, fleet, keeper, lambda: mirror.stats().epoch)
+    return SharedFleet(settings, url, fleet, keeper, lambda: mirror.stats().epoch, is_alone)
 
 
 _SAID: Final = tuple(one.name for one in fields(WorkerSpec))

@@ -6,6 +6,8 @@ from itertools import count
 from typing import Any
 
 import pytest
+from heddle_gateway.store.redis_state import RedisState
+from heddle_gateway.store.redis_workers import RedisWorkers
 from redis.asyncio import Redis
 
 pytestmark = pytest.mark.services
@@ -69,6 +71,34 @@ async def test_a_worker_that_was_added_is_there_again_with_what_was_said_of_it(
     assert (found.name, found.slots) == ("extra", 3)
     specs = {spec.url: spec for _, spec, _ in second.parts.fleet.registered()}
     assert specs[added.url].api_key == "secret"
+
+
+async def test_a_gateway_that_cannot_follow_reads_which_workers_the_leader_has(
+    new_gateway: Any, new_worker: Any, redis_server: Any, state: dict[str, Any], kept: Any, until: Any
+) -> None:
+    """As one of another release beside the old ones: without a worker it would never be ready, and an
+    orchestrator that waits for that would never end the old ones.
+    """
+    first = await new_gateway(**state)
+    workers = [await new_worker() for _ in range(2)]
+    for one in workers:
+        await add(first, one)
+    await eventually(kept, {one.url for one in workers})
+    await first.stop()
+
+    lease = RedisState(redis_server.url, name=state["namespace"], ttl_s=600.0)
+    held = await lease.take_lease("another release", 600.0, above=0, at="an address of another release")
+    assert held.is_ours
+    newer = await new_gateway(**state)
+    await until(lambda: active(newer) == {one.url for one in workers}, "the leader's workers")
+    ready = (await newer.client.get("/ready")).json()
+    assert (ready["role"], ready["ready"]) == ("alone", True)
+
+    store = RedisWorkers(redis_server.url, name=state["namespace"], lease_s=600.0)
+    await store.remove(held.epoch, {workers[0].url})
+    await until(lambda: known(newer) == {workers[1].url}, "the worker to leave that the leader took out")
+    await store.close()
+    await lease.close()
 
 
 async def test_a_drained_worker_does_not_come_back(
