@@ -27,7 +27,9 @@ LONGEST_DELAY_S: Final = 15.0
 TIMEOUT_S: Final = 5.0
 LEAVING_POLL_S: Final = 0.25
 AWAY_S: Final = 15.0
-"""A gateway that cannot be asked for so long holds nothing up; of several another leads within 3 s."""
+"""A gateway that does not answer for so long holds nothing up. One that answers with 5xx has no leader for
+now, which takes as long as the steps of a leader that is being stopped.
+"""
 
 
 class Registration:
@@ -76,15 +78,15 @@ class Registration:
                 await asyncio.sleep(delay)
                 delay = min(LONGEST_DELAY_S, delay * 2)
 
-    async def leave(self, drain_s: float = 0.0) -> None:
+    async def leave(self, drain_s: float = 0.0, *, away_s: float = AWAY_S) -> None:
         """Takes the worker out: no new steps go there, and its running ones have so many seconds to end. A
         gateway that is away does not hold the end up.
         """
         if self._worker_id is not None:
-            await self._until_out(drain_s)
+            await self._until_out(drain_s, away_s)
         await self._http.aclose()
 
-    async def _until_out(self, drain_s: float) -> None:
+    async def _until_out(self, drain_s: float, away_s: float) -> None:
         now = answered_at = time.monotonic()
         deadline = now + drain_s
         is_told = False
@@ -95,11 +97,14 @@ class Registration:
                     is_told = True
                 if drain_s == 0 or await self._has_ended():
                     return
-                why, answered_at = "still has steps on it", time.monotonic()
+                why, is_there = "still has steps on it", True
             except (httpx.HTTPError, ValueError, LookupError, TypeError) as error:
                 why = f"was not {'asked' if is_told else 'told'}: {_words(error)}"
+                is_there = isinstance(error, httpx.HTTPStatusError) and error.response.is_server_error
             now = time.monotonic()
-            if now >= min(deadline, answered_at + AWAY_S):
+            if is_there:
+                answered_at = now
+            if now >= deadline or now > answered_at + away_s:
                 log.warning("%s leaves gateway %s, which %s", self._engine_url, self._gateway, why)
                 return
             await asyncio.sleep(LEAVING_POLL_S)

@@ -22,6 +22,7 @@ class Gateway:
 
     def __init__(self, fleet: Fleet) -> None:
         self.answers_instead: PlainTextResponse | None = None
+        self.asked_in_vain = 0
         self.begin(fleet)
 
     def begin(self, fleet: Fleet) -> None:
@@ -30,6 +31,7 @@ class Gateway:
         self._app.include_router(registry_router(RegistryDeps(fleet, None)))  # type: ignore[arg-type]
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        self.asked_in_vain += self.answers_instead is not None
         await (self.answers_instead or self._app)(scope, receive, send)
 
 
@@ -64,12 +66,12 @@ class ScriptedShim:
             self._wanted.put_nowait(None)
             await self._idle.wait()
 
-    async def ends(self) -> None:
+    async def ends(self, **how: float) -> None:
         """As `heddle shim` does at SIGTERM."""
         if not self._telling.done():
             self._telling.cancel()
             await asyncio.gather(self._telling, return_exceptions=True)
-            await self._registration.leave()
+            await self._registration.leave(**how)
 
 
 StartShim = Callable[..., ScriptedShim]
@@ -213,6 +215,29 @@ async def test_a_shim_that_ends_does_not_keep_its_successor_out(
     for _ in range(3):
         await new.reports()
     assert names(gateway.fleet) == {engine.url: "new"}
+
+
+async def test_a_shim_that_drains_waits_for_a_leader_to_tell_and_then_for_its_steps(
+    gateway: Gateway, start_shim: StartShim, serve: Serve, live: Any, listener: Any
+) -> None:
+    engine = await serve()
+    shim = start_shim(engine, "a")
+    await shim.reports()
+    await listener.until_told("up", 1, 1)
+    live.steps[1] = 1
+    gateway.answers_instead = PlainTextResponse("the leader is away", 503)
+    ending = asyncio.create_task(shim.ends(drain_s=30.0, away_s=0.0))
+    async with asyncio.timeout(30):
+        while gateway.asked_in_vain < 2:  # noqa: ASYNC110  the shim is waited for
+            await asyncio.sleep(0.01)
+    gateway.answers_instead = None
+    await listener.until_told("draining", 1, 1)
+    assert not ending.done()
+    live.steps[1] = 0
+    await listener.until_told("removed", 1, 1)
+    async with asyncio.timeout(10):
+        await ending
+    assert gateway.fleet.list() == []
 
 
 async def test_something_else_in_the_gateways_place_does_not_end_the_reports(
