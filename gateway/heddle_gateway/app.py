@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
-from heddle_contracts.admin import EndReason, HistoryStats, StepCounts
+from heddle_contracts.admin import EndReason, HistoryStats, StepCounts, TrajectorySummary
 from heddle_contracts.steps import Outcome
 from starlette.exceptions import HTTPException
 
@@ -72,10 +72,9 @@ log = logging.getLogger(__name__)
 HISTORY_CLOSE_S: Final = 10.0
 # How long a start waits for the workers that hold trajectories' KV; one that is gone holds it up for so long.
 HOMES_WAIT_S: Final = 3.0
-# What a new process takes up of the history: as far back as identity remembers, in bounded time and memory.
+# What a new process takes up of the history: as far back as identity remembers, the newest first.
 RESTORE_AGE_S: Final = 6 * 3600.0
-MAX_RESTORED: Final = 50_000
-RESTORE_TIMEOUT_S: Final = 10.0
+RESTORE_TIMEOUT_S: Final = 20.0
 HISTORY_COUNTERS: Final = (
     "put",
     "written",
@@ -209,7 +208,7 @@ def create_app(settings: Settings) -> HeddleApp:
         running=running,
         stored=stored,
         sinks=(planning.step_ended, *((shared.step_ended,) if shared is not None else ())),
-        past=lambda: _take_up_the_past(past, book, settings.max_trajectories),
+        past=lambda: take_up_the_past(past, book, settings.max_trajectories),
     )
     events.before_change = peering.fleet_changes
     steps = StepServer(
@@ -350,15 +349,17 @@ async def _until_homes_serve(gateway: Gateway) -> None:
                 await gateway.fleet.changed()
 
 
-async def _take_up_the_past(past: HistoryReader, book: TrajectoryBook, capacity: int) -> None:
+async def take_up_the_past(past: HistoryReader, book: TrajectoryBook, capacity: int) -> None:
     """Step numbers of named trajectories go on after a restart. Without the database they begin anew."""
     now, clock = time.time(), time.monotonic()
+    recent: list[TrajectorySummary] = []
     try:
         async with asyncio.timeout(RESTORE_TIMEOUT_S):
-            recent = await past.recent(now - RESTORE_AGE_S, min(MAX_RESTORED, capacity))
+            async for page in past.recent(now - RESTORE_AGE_S, capacity):
+                recent += page
     except (StoreError, TimeoutError) as error:
-        log.warning("trajectories of an earlier run are not taken up: %s", error or "the database is slow")
-        return
+        why = error or "the database is slow"
+        log.warning("of trajectories of an earlier run the newest %d are taken up: %s", len(recent), why)
     for trajectory in reversed(recent):
         book.restore(trajectory, clock - max(0.0, now - trajectory.last_seen))
 

@@ -20,8 +20,10 @@ from heddle_gateway.telemetry.live_mirror import Key, LiveMirror
 
 log = logging.getLogger(__name__)
 
-TAKE_UP_TIMEOUT_S: Final = 10.0
-MAX_TAKEN_UP: Final = 50_000
+TAKE_UP_TIMEOUT_S: Final = 20.0
+"""Time for reading. What was written last is read first, and what has come by then is taken up."""
+SLICE: Final = 1000
+"""Trajectories taken up before others have a turn: links and the lease live meanwhile."""
 
 
 class SharedState:
@@ -39,7 +41,7 @@ class SharedState:
         worker_name: Callable[[int], str | None],
     ) -> None:
         self._store = RedisState(url, name=settings.namespace, ttl_s=settings.state_ttl_s)
-        self._capacity = min(settings.max_trajectories, MAX_TAKEN_UP)
+        self._capacity = settings.max_trajectories
         self._book = book
         self._driver = driver
         self._worker_name = worker_name
@@ -64,7 +66,8 @@ class SharedState:
     def restore(self, written: Iterable[bytes]) -> None:
         """What was `described` elsewhere, beside what is known here."""
         states = [state_of(data.decode("ascii")) for data in written]
-        self._restore([state for state in states if state is not None])
+        known = [state for state in states if state is not None]
+        self._restore(sorted(known, key=lambda one: one.last_seen))
 
     async def look(self) -> Lease | None:
         """Who has the lease; None when Redis is away."""
@@ -82,15 +85,26 @@ class SharedState:
 
     async def take_up(self) -> bool:
         """What the last leader knew, beside what is known here; False when Redis is away."""
+        found: list[TrajectoryState] = []
+        unreadable = 0
         try:
             async with asyncio.timeout(TAKE_UP_TIMEOUT_S):
-                found, unreadable = await self._store.load(self._capacity)
+                async for states, unread in self._store.pages(self._capacity):
+                    found += states
+                    unreadable += unread
         except (LiveStoreError, TimeoutError) as error:
-            log.warning("live state of an earlier leader is not taken up: %s", error or "Redis is slow")
-            return False
+            why = error or "Redis is slow"
+            if not found:
+                log.warning("live state of an earlier leader is not taken up: %s", why)
+                return False
+            log.warning("of an earlier leader's live state the newest %d are taken up: %s", len(found), why)
         if unreadable:
             log.warning("%d trajectories in Redis are of another build and left alone", unreadable)
-        self._restore(found)
+        # The book takes the one seen longest ago first.
+        found.sort(key=lambda one: one.last_seen)
+        for start in range(0, len(found), SLICE):
+            self._restore(found[start : start + SLICE])
+            await asyncio.sleep(0)
         return True
 
     async def close(self) -> None:
@@ -101,8 +115,7 @@ class SharedState:
     def _restore(self, found: Sequence[TrajectoryState]) -> None:
         now, clock = time.time(), time.monotonic()
         directory = self._driver.directory
-        # The book takes the one seen longest ago first.
-        for state in sorted(found, key=lambda one: one.last_seen):
+        for state in found:
             self._book.restore(state, clock - max(0.0, now - state.last_seen), state.conversation)
             if state.home is not None and directory.find(state.trajectory_id, state.tenant) is None:
                 directory.expect_back(state.tenant, state.trajectory_id, state.home)

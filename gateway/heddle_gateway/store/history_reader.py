@@ -1,8 +1,8 @@
 """Reads history for the admin API: pages of trajectories, one trajectory, its steps."""
 
 import json
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, Final
 
 from heddle_contracts.admin import (
     Phase,
@@ -18,6 +18,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from heddle_gateway.store.engine import reading
 from heddle_gateway.store.tables import steps, trajectories
+
+RECENT_PAGE: Final = 2000
 
 Position = tuple[float, str, str]
 """Where a page ends: (value of the sort key, trajectory id, tenant)."""
@@ -81,10 +83,13 @@ class HistoryReader:
             items=[_record_of(row) for row in rows[:limit]], next_after=rows[limit - 1].id if more else None
         )
 
-    async def recent(self, since: float, limit: int) -> list[TrajectorySummary]:
-        """Trajectories seen since then and not ended, newest first: what a new process takes up."""
+    async def recent(self, since: float, limit: int) -> AsyncIterator[list[TrajectorySummary]]:
+        """Trajectories seen since then and not ended, newest first, by pages: what a new process takes up."""
         query = select(trajectories).where(_t.last_seen >= since, not_(_ENDED))
-        return await self._summaries(query.order_by(_t.last_seen.desc()).limit(limit))
+        async with reading(self._engine) as connection:
+            rows = await connection.stream(query.order_by(_t.last_seen.desc()).limit(limit))
+            async for page in rows.partitions(RECENT_PAGE):
+                yield [_summary_of(row) for row in page]
 
     async def _summaries(self, query: Select[Any]) -> list[TrajectorySummary]:
         async with reading(self._engine) as connection:

@@ -15,7 +15,7 @@ is refused. All ages are by Redis' own clock (``TIME``, key expiry), so hosts' c
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -212,10 +212,10 @@ class RedisState:
         for start in range(0, len(found), BATCH):
             await run_script(self._remove, [self._tag + "seen", *found[start : start + BATCH]], [epoch])
 
-    async def load(self, limit: int) -> tuple[list[TrajectoryState], int]:
-        """Up to ``limit`` trajectories, the one written last first; and how many could not be read."""
-        found: list[TrajectoryState] = []
-        unreadable = 0
+    async def pages(self, limit: int) -> AsyncIterator[tuple[list[TrajectoryState], int]]:
+        """Up to ``limit`` trajectories, the one written last first; with each page how many of it could not
+        be read.
+        """
         try:
             for start in range(0, limit, PAGE):
                 last = min(start + PAGE, limit) - 1
@@ -226,15 +226,12 @@ class RedisState:
                     for key in keys:
                         pipe.hget(key, "d")
                     rows = await pipe.execute()
-                for data in rows:
-                    # One that expired meanwhile is nobody's loss.
-                    if data is not None:
-                        state = state_of(data)
-                        unreadable += state is None
-                        found += [state] if state is not None else []
+                # One that expired meanwhile is nobody's loss.
+                states = [state_of(data) for data in rows if data is not None]
+                found = [state for state in states if state is not None]
+                yield found, len(states) - len(found)
         except FAULTS as fault:
             raise LiveStoreError(f"live state cannot be read from Redis: {fault}") from fault
-        return found, unreadable
 
     # ---------------------------------------------------------------- inside
 

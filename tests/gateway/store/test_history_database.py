@@ -281,9 +281,8 @@ async def test_two_tenants_may_use_one_id(engine: AsyncEngine) -> None:
 
 async def test_a_restarted_process_finds_what_was_going_on(engine: AsyncEngine) -> None:
     await StepWriter(engine).write([step("old"), step("going", 5), step("over", 6)], [end("over")])
-    assert [(one.trajectory_id, one.steps) for one in await HistoryReader(engine).recent(1030.0, 10)] == [
-        ("going", 6)
-    ]
+    recent = [one async for page in HistoryReader(engine).recent(1030.0, 10) for one in page]
+    assert [(one.trajectory_id, one.steps) for one in recent] == [("going", 6)]
 
 
 async def test_texts_that_no_database_takes_are_mended(engine: AsyncEngine) -> None:

@@ -38,7 +38,7 @@ async def test_a_restarted_gateway_goes_on_with_its_trajectories(tmp_path: Path)
         await writer.close()
         await engine.dispose()
     engine = open_engine(str(tmp_path / "history.db"))
-    [found] = await HistoryReader(engine).recent(0.0, 10)
+    [[found]] = [page async for page in HistoryReader(engine).recent(0.0, 10)]
     assert (found.steps, found.outcomes, found.output_tokens) == (6, {Outcome.DONE: 6}, 42)
     await engine.dispose()
 

@@ -80,9 +80,9 @@ async def test_a_state_is_read_as_it_was_written(opened: Any) -> None:
         conversation="opaque",
     )
     assert await store.save(1, [versioned(full, 1)]) == 0
-    assert await store.load(10) == ([full], 0)
+    assert [page async for page in store.pages(10)] == [([full], 0)]
     await store.remove(1, [("ab12", full.trajectory_id)])
-    assert await store.load(10) == ([], 0)
+    assert [page async for page in store.pages(10)] == []
 
 
 async def test_what_is_older_is_refused(opened: Any) -> None:
@@ -92,7 +92,7 @@ async def test_what_is_older_is_refused(opened: Any) -> None:
     assert await store.save(2, [versioned(state(steps=5), 10)]) == 1, "twice"
     assert await store.save(1, [versioned(state(steps=9), 99)]) == 1, "of an earlier leader"
     await store.remove(1, [("", "t")])
-    [kept], _ = await store.load(10)
+    [([kept], _)] = [page async for page in store.pages(10)]
     assert kept.steps == 5
     assert await store.save(3, [versioned(state(steps=6), 1)]) == 0, "of a later leader"
 
@@ -102,18 +102,18 @@ async def test_the_one_written_last_comes_first_and_the_rest_is_cut(opened: Any)
     number = PAGE + 30
     await store.save(1, [versioned(state(f"t{one:05}"), one + 1) for one in range(number)])
     await store.save(1, [versioned(state("t00007", 2), number + 1)])
-    found, _ = await store.load(number)
+    found = [one async for page, _ in store.pages(number) for one in page]
     assert len({one.trajectory_id for one in found}) == number
-    few, _ = await store.load(1)
+    [(few, _)] = [page async for page in store.pages(1)]
     assert few[0].trajectory_id in {"t00007", found[0].trajectory_id}
-    assert len((await store.load(PAGE + 1))[0]) == PAGE + 1
+    assert [len(page) async for page, _ in store.pages(PAGE + 1)] == [PAGE, 1]
 
 
 async def test_trajectories_end_with_their_time_to_live(opened: Any) -> None:
     store = opened(ttl_s=0.05)
     await store.save(1, [versioned(state("short"), 1)])
     async with asyncio.timeout(WAIT_S):
-        while (await store.load(10))[0]:  # noqa: ASYNC110  Redis' clock is waited for
+        while [one async for page, _ in store.pages(10) for one in page]:  # noqa: ASYNC110  Redis' clock is waited for
             await asyncio.sleep(0.01)
     await store.save(1, [versioned(state("other"), 2)])
     assert await store._redis.zcard(store._tag + "seen") == 1, "the index is swept"
@@ -125,7 +125,7 @@ async def test_what_another_build_wrote_is_counted_and_left(opened: Any) -> None
         1, [versioned(state("good"), 1), Versioned("", "bad", 1, "{"), Versioned("", "odd", 1, "[1]")]
     )
     await store.save(1, [Versioned("", "newer", 1, '{"schema_version": 2, "trajectory_id": "newer"}')])
-    found, unreadable = await store.load(10)
+    [(found, unreadable)] = [page async for page in store.pages(10)]
     assert [one.trajectory_id for one in found] == ["good"]
     assert unreadable == 3
 
@@ -155,7 +155,7 @@ async def test_an_epoch_is_never_given_twice_though_redis_forgot(opened: Any) ->
 async def test_a_redis_that_is_away_is_one_kind_of_error() -> None:
     store = RedisState("redis://127.0.0.1:1/0", name="x", ttl_s=1.0)
     for call in (
-        store.load(1),
+        anext(store.pages(1)),
         store.take_lease("a", 1.0, above=0),
         store.save(1, [versioned(state(), 1)]),
         store.remove(1, [("", "t")]),
@@ -232,7 +232,7 @@ class Live:
 
 
 async def counts(store: RedisState) -> dict[str, int]:
-    return {one.trajectory_id: one.steps for one in (await store.load(1000))[0]}
+    return {one.trajectory_id: one.steps async for page, _ in store.pages(1000) for one in page}
 
 
 async def test_the_copy_follows_and_what_ended_goes(opened: Any) -> None:
