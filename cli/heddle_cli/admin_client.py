@@ -5,7 +5,7 @@ otherwise.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 from urllib.parse import quote
 
 import httpx
@@ -14,6 +14,19 @@ from heddle_contracts.kept import KEPT_HEADER, KEPT_IN_PROCESS
 from heddle_contracts.keys import first_key
 
 from heddle_cli.exit_codes import CommandFailed, Exit
+
+COMMANDS: Final = (
+    ("GET /admin/v1/trajectories?prefix=...", "heddle trajectories ls --prefix ..."),
+    ("GET /admin/v1/trajectories", "heddle trajectories ls"),
+    ("GET /admin/v1/workers", "heddle workers ls"),
+    ("GET /admin/v1/policy", "heddle policy show"),
+    ("GET /admin/v1/plans", "heddle plan show --all"),
+    ("POST /admin/v1/plans without lengths", "heddle plan compute"),
+    ("POST /admin/v1/plans", "heddle plan compute"),
+    ("GET /admin/v1/rollouts", "heddle rollouts ls"),
+    ("POST /admin/v1/rollouts/{id}/finish", "heddle rollouts finish ID"),
+)
+"""The gateway speaks of its routes; who typed a command is told of commands. Longer ones first."""
 
 DEFAULT_GATEWAY = "http://127.0.0.1:8000"
 CONNECT_S = 5.0
@@ -122,6 +135,13 @@ class AdminClient:
         raise CommandFailed(Exit.FAILED, _explained(answer))
 
 
+def in_commands(fix: str) -> str:
+    """What the gateway advises, with commands in place of the routes they ask."""
+    for route, command in COMMANDS:
+        fix = fix.replace(route, f"`{command}`")
+    return fix.replace("?tenant=", "--tenant.")
+
+
 def _explained(answer: httpx.Response) -> str:
     try:
         problem = answer.json()
@@ -131,8 +151,9 @@ def _explained(answer: httpx.Response) -> str:
         lines = [str(problem["detail"])]
         if problem.get("allowed"):
             lines.append(f"allowed: {', '.join(str(value) or repr(value) for value in problem['allowed'])}")
-        if problem.get("fix"):
-            lines.append(str(problem["fix"]))
+        fix = in_commands(str(problem.get("fix") or ""))
+        if fix and fix not in lines[0]:
+            lines.append(fix)
         return "\n".join(lines)
     if isinstance(problem, dict) and isinstance(problem.get("error"), dict):
         message = str(problem["error"].get("message", answer.text))

@@ -18,11 +18,12 @@ def _print(policy: dict[str, Any], as_json: bool) -> None:
     else:
         print_table(
             ("setting", "value"),
-            (
-                (name, value if isinstance(value, str) else json.dumps(value))
-                for name, value in policy.items()
-            ),
+            ((name, _shown(value)) for name, value in policy.items()),
         )
+
+
+def _shown(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _setting(text: str) -> tuple[str, Any]:
@@ -61,4 +62,12 @@ def set_policy(
     change |= dict(_setting(text) for text in settings or [])
     if not change:
         raise typer.BadParameter("say what to change: --order, --placement, --admission or name=value")
-    _print(AdminClient(gateway, key).put("/policy", change), as_json)
+    client = AdminClient(gateway, key)
+    before = client.get("/policy")
+    after = client.put("/policy", change)
+    if as_json:
+        print_json(after)
+        return
+    print_table(
+        ("setting", "was", "is"), ((name, _shown(before.get(name)), _shown(after[name])) for name in change)
+    )

@@ -6,10 +6,20 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
+from heddle_contracts.rollouts import RolloutPrompt
+from pydantic import ValidationError
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
-from heddle_cli.admin_client import DEFAULT_GATEWAY, PLAN_TIMEOUT_S, AdminClient, AsJson, Gateway, Key
+from heddle_cli.admin_client import (
+    DEFAULT_GATEWAY,
+    PLAN_TIMEOUT_S,
+    AdminClient,
+    AsJson,
+    Gateway,
+    Key,
+    path_of,
+)
 from heddle_cli.exit_codes import CommandFailed, Exit
 from heddle_cli.given_numbers import from_json, lengths_of, lines_of
 from heddle_cli.terminal import ago, print_facts, print_json, print_table
@@ -55,6 +65,8 @@ def create_rollout(
         asked["lengths"] = lengths_of(lengths)
     elif prompts is not None:
         asked["prompts"] = [_prompt(line, f"{prompts}: line {number}") for number, line in lines_of(prompts)]
+        if not asked["prompts"]:
+            raise CommandFailed(Exit.USAGE, f"{prompts}: there is no prompt in it")
     else:
         asked["prompts"] = [{}] * (count or 0)
     named = {"name": name, "policy_version": policy_version, "model": model}
@@ -124,13 +136,28 @@ def show_rollout(
         _show(found)
 
 
+@app.command("finish")
+def finish_rollout(
+    rollout: Annotated[str, typer.Argument(help="Id of the rollout.", show_default=False)],
+    gateway: Gateway = DEFAULT_GATEWAY,
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say that no further step of a rollout comes; what never came is forgotten."""
+    found = AdminClient(gateway, key).post(f"/rollouts/{path_of(rollout)}/finish")
+    if as_json:
+        print_json(found)
+    else:
+        _show(found)
+
+
 @app.command("watch")
 def watch_rollout(
     rollout: Id = None, gateway: Gateway = DEFAULT_GATEWAY, key: Key = None, as_json: AsJson = False
 ) -> None:
     """A live progress bar with the expected end, until the rollout is over (--json: a line a second).
 
-    It is over when somebody says so (POST /admin/v1/rollouts/ID/finish), or 10 s after the last answers if
+    It is over when somebody says so (`heddle rollouts finish ID`), or 10 s after the last answers if
     these call no tool; else when nothing has come for `dormant_after_ms` of the policy (60 s).
     """
     client = AdminClient(gateway, key)
@@ -231,8 +258,13 @@ def _show(rollout: dict[str, Any]) -> None:
         )
 
 
-def _prompt(line: str, at: str) -> Any:
+def _prompt(line: str, at: str) -> dict[str, Any]:
     try:
-        return from_json(line)
+        prompt = RolloutPrompt.model_validate(from_json(line))
+    except ValidationError as error:
+        fault = error.errors()[0]
+        field = ".".join(map(str, fault["loc"])) or "the line"
+        raise CommandFailed(Exit.USAGE, f"{at}: {field}: {fault['msg']}") from error
     except ValueError as error:
         raise CommandFailed(Exit.USAGE, f"{at}: {line[:60]!r} is not JSON: {error}") from error
+    return prompt.model_dump(exclude_unset=True)

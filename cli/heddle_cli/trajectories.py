@@ -8,7 +8,9 @@ import typer
 from heddle_contracts.admin import Phase, TrajectorySort
 
 from heddle_cli.admin_client import DEFAULT_GATEWAY, AdminClient, AsJson, Gateway, Key, path_of
+from heddle_cli.exit_codes import CommandFailed
 from heddle_cli.terminal import ago, print_facts, print_json, print_table, share
+from heddle_cli.workers import worker_named
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="List, show and finish trajectories.")
 
@@ -36,7 +38,9 @@ def list_trajectories(
     key: Key = None,
     phase: Annotated[Phase | None, typer.Option(help="Only those in this phase.")] = None,
     model: Annotated[str | None, typer.Option(help="Only those of this model.")] = None,
-    worker: Annotated[str | None, typer.Option(help="Only those at home on this worker.")] = None,
+    worker: Annotated[
+        str | None, typer.Option(help="Only those at home on this worker: its id, name or URL.")
+    ] = None,
     group: Annotated[str | None, typer.Option(help="Only those of this group.")] = None,
     source: Annotated[str | None, typer.Option(help="Only those found by this identity rule.")] = None,
     tenant: Tenant = None,
@@ -49,10 +53,11 @@ def list_trajectories(
     as_json: AsJson = False,
 ) -> None:
     """Newest first; live ones and past ones."""
+    client = AdminClient(gateway, key)
     params = {
         "phase": phase.value if phase else None,
         "model": model,
-        "worker": worker,
+        "worker": None if worker is None else _name_of(worker, client),
         "group": group,
         "source": source,
         "tenant": tenant,
@@ -63,7 +68,7 @@ def list_trajectories(
     }
     items: list[dict[str, Any]] = []
     more = False
-    for page in AdminClient(gateway, key).pages("/trajectories", params):
+    for page in client.pages("/trajectories", params):
         items += page["items"]
         more = page["next_cursor"] is not None or len(items) > limit
         if len(items) >= limit:
@@ -92,6 +97,16 @@ def list_trajectories(
     )
     if more:
         print(f"... more than {limit}; raise --limit or narrow the list")
+
+
+def _name_of(worker: str, client: AdminClient) -> str:
+    """By which trajectories know it. A worker that has left is known by its name alone."""
+    try:
+        return str(worker_named(worker, client.get("/workers")["items"])["name"])
+    except CommandFailed:
+        if worker.isdecimal() or "://" in worker:
+            raise
+        return worker
 
 
 @app.command("show")

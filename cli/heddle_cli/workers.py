@@ -25,10 +25,10 @@ COLUMNS = (
 )
 
 
-def _row(worker: dict[str, Any]) -> tuple[Any, ...]:
+def row_of(worker: dict[str, Any]) -> tuple[Any, ...]:
     capacity = worker["kv_tokens"]
     used = worker["kv_used"]
-    kv = f"{100 * used / capacity:.0f}% of {capacity}" if capacity and used is not None else capacity
+    kv = f"{100 * used / capacity:.0f}% of {capacity}" if capacity and used is not None else capacity or None
     return (
         worker["id"],
         worker["url"],
@@ -51,7 +51,7 @@ def list_workers(gateway: Gateway = DEFAULT_GATEWAY, key: Key = None, as_json: A
     if as_json:
         print_json(answer)
     else:
-        print_table(COLUMNS, (_row(worker) for worker in answer["items"]))
+        print_table(COLUMNS, (row_of(worker) for worker in answer["items"]))
 
 
 @app.command("add")
@@ -90,7 +90,7 @@ def add_workers(
     if as_json:
         print_json({"items": added})
     else:
-        print_table(COLUMNS, (_row(worker) for worker in added))
+        print_table(COLUMNS, (row_of(worker) for worker in added))
 
 
 @app.command("drain")
@@ -104,16 +104,17 @@ def drain_workers(
     client = AdminClient(gateway, key)
     known = client.get("/workers")["items"]
     # All are looked up before the first is drained.
-    ids = [_id_of(worker, known) for worker in workers]
+    ids = [int(worker_named(worker, known)["id"]) for worker in workers]
     drained = [client.delete(f"/workers/{worker_id}") for worker_id in ids]
     if as_json:
         print_json({"items": drained})
     else:
-        print_table(COLUMNS, (_row(worker) for worker in drained))
+        print_table(COLUMNS, (row_of(worker) for worker in drained))
 
 
-def _id_of(named: str, known: list[dict[str, Any]]) -> int:
+def worker_named(named: str, known: list[dict[str, Any]]) -> dict[str, Any]:
+    """By id, name or URL. Raises CommandFailed."""
     for worker in known:
         if named in (str(worker["id"]), worker["url"], worker["name"]) or named.rstrip("/") == worker["url"]:
-            return int(worker["id"])
+            return worker
     raise CommandFailed(Exit.FAILED, f"no worker {named}; see `heddle workers ls`")

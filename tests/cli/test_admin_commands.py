@@ -1,14 +1,20 @@
 """`heddle trajectories`, `workers` and `policy` against a running gateway."""
 
+import importlib
 import json
+import re
 import socket
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 from threading import Thread
 from typing import Any
 
+import heddle_gateway
 import pytest
-from heddle_cli.admin_client import AdminClient
+from heddle_cli.admin_client import COMMANDS, AdminClient, in_commands
 from heddle_cli.exit_codes import CommandFailed, Exit
+from heddle_cli.workers import COLUMNS as WORKER_COLUMNS
+from heddle_cli.workers import row_of
 
 KEY = ("--key", "sk-admin")
 
@@ -48,6 +54,8 @@ def test_a_list_goes_on_over_pages(admin: Any) -> None:
         (["--prefix", "live/"], ["live/1"]),
         (["--since", "10m"], ["live/1"]),
         (["--since", "10m", "--phase", "finished"], []),
+        # A worker that has left, as the ones of an earlier run have.
+        (["--worker", "w1", "--group", "g"], ["[bold]x"]),
     ],
 )
 def test_options_narrow_the_list(admin: Any, options: list[str], found: list[str]) -> None:
@@ -92,6 +100,9 @@ def test_workers_are_added_listed_and_drained(admin: Any) -> None:
     assert (added["url"], added["degree"], added["state"]) == ("http://127.0.0.1:9", 4, "probing")
     lines = admin("workers", "ls").splitlines()
     assert lines[1].split()[:3] == [str(added["id"]), "http://127.0.0.1:9", "probing"]
+    for named in (str(added["id"]), added["name"], added["url"]):
+        answer = json.loads(admin("trajectories", "ls", "--json", "--worker", named))
+        assert answer["items"] == []
     admin("workers", "drain", "http://127.0.0.1:9/")
     assert json.loads(admin("workers", "ls", "--json")) == {"items": []}
 
@@ -102,11 +113,89 @@ def test_a_worker_that_is_not_there_cannot_be_drained(heddle: Any, gateway: str)
     assert done.stderr == "heddle: no worker 77; see `heddle workers ls`\n"
 
 
+def test_kv_that_nobody_knows_of_is_not_said_to_be_none() -> None:
+    columns = [name.removeprefix("#") for name in WORKER_COLUMNS]
+    worker: dict[str, Any] = dict.fromkeys((*columns, "kv_used", "last_error", "emulated"))
+    worker |= {"models": ["m"], "kv_tokens": 0}
+    shown = dict(zip(columns, row_of(worker), strict=True))
+    assert shown["kv"] is None
+    shown = dict(zip(columns, row_of({**worker, "kv_tokens": 1000, "kv_used": 250}), strict=True))
+    assert shown["kv"] == "25% of 1000"
+
+
+@pytest.mark.parametrize("worker", ["77", "http://127.0.0.1:10"])
+def test_a_list_is_not_empty_for_a_worker_that_is_not_there(heddle: Any, gateway: str, worker: str) -> None:
+    done = heddle("trajectories", "ls", "--worker", worker, "--gateway", gateway, *KEY)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"heddle: no worker {worker}; see `heddle workers ls`\n"
+
+
 def test_the_policy_is_shown_and_switched(admin: Any) -> None:
     before = json.loads(admin("policy", "show", "--json"))
     after = json.loads(admin("policy", "set", "--order", "fcfs", "move_margin=1.5", "--json"))
     assert after == before | {"order": "fcfs", "move_margin": 1.5}
     assert admin("policy", "show").splitlines()[1].split() == ["order", "fcfs"]
+    lines = admin("policy", "set", "--order", "longest_first", "move_margin=1.5").splitlines()
+    assert [line.split() for line in lines] == [
+        ["setting", "was", "is"],
+        ["order", "fcfs", "longest_first"],
+        ["move_margin", "1.5", "1.5"],
+    ]
+
+
+def test_a_rollout_is_announced_shown_and_finished(
+    admin: Any, heddle: Any, gateway: str, tmp_path: Path
+) -> None:
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"id": "swe-47", "tokens": 3100}\n\n{}\n')
+    options = ("--prompts", str(prompts), "--group-size", "2", "--no-plan", "--json")
+    created = json.loads(admin("rollouts", "create", *options))
+    assert [one["group_id"] for one in created["trajectories"]][:2] == ["swe-47", "swe-47"]
+    rollout = created["rollout"]["id"]
+    assert "4: 0 finished, 0 running, 4 to come" in admin("rollouts", "show", rollout)
+    assert "4: 4 finished, 0 running, 0 to come" in admin("rollouts", "finish", rollout)
+    none = heddle("rollouts", "finish", "ro-none", "--gateway", gateway, *KEY)
+    assert (none.returncode, none.stderr.splitlines()) == (
+        1,
+        ["heddle: no rollout 'ro-none' is kept", "List them with `heddle rollouts ls`."],
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{"a": 1}', "line 1: a: Extra inputs are not permitted"),
+        ('{"id": "x"}\n{"tokens": -1}', "line 2: tokens: Input should be greater than or equal to 0"),
+        ("[1]", "line 1: the line: Input should be a valid dictionary"),
+        ("{", "line 1: '{' is not JSON: "),
+        ("", "there is no prompt in it"),
+    ],
+)
+def test_a_prompt_that_cannot_be_is_named_by_file_and_line(
+    heddle: Any, tmp_path: Path, text: str, said: str
+) -> None:
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text(text)
+    done = heddle("rollouts", "create", "--prompts", str(prompts))
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"heddle: {prompts}: {said}")
+
+
+def test_who_types_commands_is_told_of_commands() -> None:
+    """Every advice of the gateway that names a route for operators has a command for it."""
+    source = Path(heddle_gateway.__file__).parent
+    advice = [
+        found
+        for file in source.rglob("*.py")
+        for found in re.findall(r'\bfix="([^"]*/admin/v1[^"]*)"', file.read_text())
+    ]
+    assert len(advice) > 5
+    untold = [fix for fix in advice if "/admin/v1" in in_commands(fix)]
+    assert untold == ["Requests are served meanwhile; look at history in GET /admin/v1/stats."]
+    for _, command in COMMANDS:
+        group, name, *_ = command.split()[1:]
+        app = importlib.import_module(f"heddle_cli.{group}").app
+        assert name in {one.name for one in app.registered_commands}
 
 
 def test_a_policy_that_cannot_be_is_explained(heddle: Any, gateway: str) -> None:

@@ -27,6 +27,7 @@ from heddle_shim.engine_flags import FlagsRefused, KvStore, Options, engine_argu
 from heddle_shim.engine_path import engine_environment, make_engine_path
 from heddle_shim.engine_process import EngineProcess
 from heddle_shim.engine_version import OLDEST_FOR_KV, parse_version, version_of_command
+from heddle_shim.gateway_urls import gateway_urls
 from heddle_shim.http_server import AppServer
 from heddle_shim.model_facts import model_facts
 from heddle_shim.plugin_client import PluginClient
@@ -118,7 +119,8 @@ def shim(
         str | None, typer.Option(help="Host name by which gateway and other shims reach this host.")
     ] = None,
     gateway: Annotated[
-        list[str] | None, typer.Option(help="Gateway to register with; may be given more than once.")
+        list[str] | None,
+        typer.Option(help="Gateway to register with; may be given more than once.", callback=gateway_urls),
     ] = None,
     gateway_key: Annotated[
         str | None,

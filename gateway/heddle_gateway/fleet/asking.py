@@ -160,7 +160,8 @@ class Asking:
         """
         reply = await self.request("GET", path, params=params)
         if reply.status != 200:
-            raise BadAnswer(f"{path}: HTTP {reply.status} {reply.excerpt()}".rstrip(), reply.status)
+            key = "it wants a key, or another one: `--worker-key`. " if reply.status == 401 else ""
+            raise BadAnswer(f"{path}: {key}HTTP {reply.status} {reply.excerpt()}".rstrip(), reply.status)
         found = reply.json()
         if not isinstance(found, dict):
             raise BadAnswer(f"{path}: not a JSON object", reply.status)

@@ -24,9 +24,10 @@ async def plain_error(request: Request, error: Exception) -> Response:
         fix = "GET /docs shows the routes." if status in (404, 405) else SEND_JSON
         problem = AdminProblem(status, f"{request.method} {path[:200]}: {error.detail}", fix=fix).problem
         return problem_response(problem, headers)
-    return Response(
-        error_body(shape_for(path), status, str(error.detail)), status, headers, "application/json"
-    )
+    said = f"{request.method} {path[:200]}: {error.detail}."
+    if status in (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED):
+        said += " GET /docs shows the routes."
+    return Response(error_body(shape_for(path), status, said), status, headers, "application/json")
 
 
 async def invalid_request_error(request: Request, error: Exception) -> Response:

@@ -39,7 +39,7 @@ class HistoryReader:
         self, wanted: TrajectoryFilter, sort: TrajectorySort, after: Position | None, limit: int
     ) -> list[TrajectorySummary]:
         """Up to ``limit`` trajectories beyond ``after`` in the order of ``sort``."""
-        query = select(trajectories).where(*_conditions(wanted))
+        query = select(trajectories).where(*conditions(wanted))
         column = _t[sort.field]
         if after is not None:
             value, trajectory_id, tenant = after
@@ -96,7 +96,8 @@ class HistoryReader:
             return [_summary_of(row) for row in await connection.execute(query)]
 
 
-def _conditions(wanted: TrajectoryFilter) -> list[ColumnElement[bool]]:
+def conditions(wanted: TrajectoryFilter) -> list[ColumnElement[bool]]:
+    """Of the table of trajectories."""
     found: list[ColumnElement[bool]] = [
         column == value
         for column, value in (

@@ -141,7 +141,9 @@ async def test_the_data_path_takes_post_only(gateway: Any, method: str) -> None:
 async def test_unknown_paths_are_404_in_the_shape_clients_read(gateway: Any) -> None:
     answer = await gateway.client.get("/v1/nothing")
     assert answer.status_code == 404
-    assert answer.json()["error"]["type"] == "not_found_error"
+    said = answer.json()["error"]
+    assert said["type"] == "not_found_error"
+    assert said["message"] == "GET /v1/nothing: Not Found. GET /docs shows the routes."
     assert answer.headers["x-request-id"]
 
 

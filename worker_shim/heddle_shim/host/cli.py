@@ -21,6 +21,7 @@ from heddle_shim.emulator.engine_config import EngineConfig
 from heddle_shim.emulator.timing import ProfileError, TimingProfile
 from heddle_shim.emulator.worker import WorkerSettings
 from heddle_shim.engine_flags import FlagsRefused, Options
+from heddle_shim.gateway_urls import gateway_urls
 from heddle_shim.host.gateways import Gateways
 from heddle_shim.host.gpus import NoRoom
 from heddle_shim.host.host import Host
@@ -36,7 +37,10 @@ app = typer.Typer(add_completion=False)
 @app.command()
 def host(
     gpus: Annotated[int, typer.Option(min=1, help="GPUs of this machine that engines may use.")],
-    gateway: Annotated[list[str], typer.Option(help="Gateway to serve; may be given more than once.")],
+    gateway: Annotated[
+        list[str],
+        typer.Option(help="Gateway to serve; may be given more than once.", callback=gateway_urls),
+    ],
     launch: Annotated[
         str | None,
         typer.Option(help='SGLang\'s options without degree and port, such as "--model-path /models/qwen3".'),
