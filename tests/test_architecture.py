@@ -34,6 +34,7 @@ GATEWAY_SIBLINGS = ("accounting", "dialects", "fleet", "identity", "live", "plan
 CORE_IMPORTERS = (
     "dialects",
     "identity",
+    "journal_cli.py",
     "live",
     "serve_step.py",
     "accounting",
