@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from fnmatch import fnmatch
@@ -17,6 +18,7 @@ from typing import Any
 
 import pytest
 import yaml
+from heddle_shim.engine_process import STOP_GRACE_S
 
 from tests.deploy.dockerfile import ROOT, targets
 
@@ -64,6 +66,21 @@ def test_what_the_images_copy_is_there_and_not_ignored() -> None:
                 for source in shlex.split(text)[:-1]:
                     assert (ROOT / source).exists(), source
                     assert any(fnmatch(source, rule) for rule in let_in), f"{source} is ignored"
+
+
+@pytest.mark.parametrize("name", ["gateway", "planner", "worker", "sglang"])
+def test_images_install_our_parts_by_file_with_all_of_ours_that_they_need(name: str) -> None:
+    """By name, pip would take a part from the index, whoever put it there."""
+    [line] = [text for how, text in TARGETS[name].instructions if how == "RUN" and "pip install" in text]
+    installed = set(re.findall(r"/wheels/heddle_(\w+)-\*\.whl", line))
+    assert "--find-links" not in line
+    assert "cli" in installed
+    for part in installed:
+        folder = {"core": "router_rs", "shim": "worker_shim"}.get(part, part)
+        project = tomllib.loads((ROOT / folder / "pyproject.toml").read_text())["project"]
+        assert project["name"] == f"heddle-{part}"
+        needed = {one.removeprefix("heddle-") for one in project.get("dependencies", []) if "heddle-" in one}
+        assert needed <= installed, part
 
 
 def test_every_service_is_hardened_and_holds_no_secret() -> None:
@@ -161,6 +178,8 @@ def test_the_shims_command_is_one_that_heddle_takes() -> None:
             env={"COLUMNS": "200", "PATH": "/usr/bin:/bin"},
             check=True,
         ).stdout
+        drains_s = float(service["command"][service["command"].index("--drain-timeout") + 1])
+        assert float(service["stop_grace_period"].removesuffix("s")) > drains_s + STOP_GRACE_S, name
         for option in service["command"]:
             if option.startswith("--") and " " not in option:
                 assert option in shown, f"{name}: {option}"
