@@ -8,12 +8,9 @@ Invariant: parts know each other through the protocols they declare; only this f
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Final
 
-from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from heddle_contracts.admin import EndReason, HistoryStats, StepCounts, TrajectorySummary
 from heddle_contracts.steps import Outcome
@@ -21,20 +18,17 @@ from starlette.exceptions import HTTPException
 
 from heddle_gateway import __version__
 from heddle_gateway.fleet.address import check_allowed_host, parse_worker_url
-from heddle_gateway.fleet.errors import AddressRefused, FleetError
-from heddle_gateway.fleet.events import WorkerSpec
-from heddle_gateway.fleet.features import EngineKind, PrioritySense
+from heddle_gateway.fleet.errors import AddressRefused
 from heddle_gateway.fleet.registry import Fleet
-from heddle_gateway.fleet.state import WorkerState
 from heddle_gateway.fleet.tuning import FleetTuning
 from heddle_gateway.heddle_app import HeddleApp, StartError
 from heddle_gateway.identity import TrajectoryBook
+from heddle_gateway.lifetime import Gateway, lifespan_of
 from heddle_gateway.live.directory import Directory, LiveTrajectory
 from heddle_gateway.live.driver import Driver
-from heddle_gateway.live.journal import JournalWriter
 from heddle_gateway.live.policy import PolicyRefused, new_core
 from heddle_gateway.moving import MovingKv
-from heddle_gateway.outliving import Outliving, open_outliving
+from heddle_gateway.outliving import open_outliving
 from heddle_gateway.peering import Peering, process_name
 from heddle_gateway.planning import Planning
 from heddle_gateway.routes.admin import AdminDeps, admin_router
@@ -50,7 +44,7 @@ from heddle_gateway.routes.registry_live import FrameworkView
 from heddle_gateway.routes.stored_answers import StoredDeps, stored_router
 from heddle_gateway.running_step import RunningSteps
 from heddle_gateway.serve_step import StepServer
-from heddle_gateway.settings import Settings, WorkerSetting
+from heddle_gateway.settings import Settings
 from heddle_gateway.shared_state import SharedState
 from heddle_gateway.side_questions import SideQuestions
 from heddle_gateway.store.engine import StoreError, open_engine, spill_beside
@@ -69,9 +63,6 @@ from heddle_gateway.worker_events import WorkerEvents
 
 log = logging.getLogger(__name__)
 
-HISTORY_CLOSE_S: Final = 10.0
-# How long a start waits for the workers that hold trajectories' KV; one that is gone holds it up for so long.
-HOMES_WAIT_S: Final = 3.0
 # What a new process takes up of the history: as far back as identity remembers, the newest first.
 RESTORE_AGE_S: Final = 6 * 3600.0
 RESTORE_TIMEOUT_S: Final = 20.0
@@ -84,27 +75,6 @@ HISTORY_COUNTERS: Final = (
     "not_on_disk",
     "failed_writes",
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Gateway:
-    """All parts of one gateway, wired. Also what tests look into: ``app.state.gateway``."""
-
-    settings: Settings
-    driver: Driver
-    fleet: Fleet
-    book: TrajectoryBook
-    upstream: Upstream
-    history: HistoryWriter
-    past: HistoryReader
-    metrics: Metrics
-    steps: StepServer
-    planning: Planning
-    moving: MovingKv
-    peering: Peering
-    shared: SharedState | None
-    """None where live state stays in this process."""
-    outliving: Outliving | None
 
 
 def create_app(settings: Settings) -> HeddleApp:
@@ -242,7 +212,7 @@ def create_app(settings: Settings) -> HeddleApp:
     app = HeddleApp(
         title="Heddle gateway",
         version=__version__,
-        lifespan=_lifespan(gateway, engine.dispose),
+        lifespan=lifespan_of(gateway, engine.dispose),
         redirect_slashes=False,
     )
     app.state.gateway = gateway
@@ -293,62 +263,6 @@ def create_app(settings: Settings) -> HeddleApp:
     return app
 
 
-def _lifespan(gateway: Gateway, dispose: Callable[[], Awaitable[None]]) -> Any:
-    @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        journal = None
-        if gateway.settings.journal_path is not None:
-            journal = JournalWriter(gateway.driver.take_journal, gateway.settings.journal_path)
-        await gateway.history.start()
-        for worker in gateway.settings.workers:
-            try:
-                await gateway.fleet.add(_spec(worker))
-            except (FleetError, ValueError) as error:
-                # More than the fleet holds, a host that may be no worker, a number that cannot be.
-                raise StartError(f"workers: {error}") from error
-        await gateway.peering.start()
-        await gateway.planning.take_up()
-        if gateway.outliving is not None:
-            await gateway.outliving.start()
-        await _until_homes_serve(gateway)
-        journalling = asyncio.create_task(journal.run()) if journal is not None else None
-        gateway.planning.start()
-        try:
-            yield
-        finally:
-            # It writes a last time, and only the holder of the lease may: peering gives it back.
-            if gateway.outliving is not None:
-                await gateway.outliving.close()
-            await gateway.peering.close()
-            await gateway.planning.close()
-            await gateway.fleet.close()
-            await gateway.moving.close()
-            await gateway.steps.close()
-            gateway.upstream.close()
-            gateway.driver.close()
-            if journal is not None and journalling is not None:
-                journal.stop()
-                await journalling
-            if gateway.shared is not None:
-                await gateway.shared.close()
-            await gateway.history.close(HISTORY_CLOSE_S)
-            await dispose()
-
-    return lifespan
-
-
-async def _until_homes_serve(gateway: Gateway) -> None:
-    """Agents ask again at once after a restart: before their homes are looked at they would be sent anywhere,
-    away from their KV. Until this returns they wait in the listening socket.
-    """
-    homes = gateway.driver.directory.homes_awaited
-    probing = WorkerState.PROBING
-    with suppress(TimeoutError):
-        async with asyncio.timeout(HOMES_WAIT_S):
-            while any(one.name in homes and one.state is probing for one in gateway.fleet.list()):
-                await gateway.fleet.changed()
-
-
 async def take_up_the_past(past: HistoryReader, book: TrajectoryBook, capacity: int) -> None:
     """Step numbers of named trajectories go on after a restart. Without the database they begin anew."""
     now, clock = time.time(), time.monotonic()
@@ -362,20 +276,6 @@ async def take_up_the_past(past: HistoryReader, book: TrajectoryBook, capacity: 
         log.warning("of trajectories of an earlier run the newest %d are taken up: %s", len(recent), why)
     for trajectory in reversed(recent):
         book.restore(trajectory, clock - max(0.0, now - trajectory.last_seen))
-
-
-def _spec(setting: WorkerSetting) -> WorkerSpec:
-    return WorkerSpec(
-        url=setting.url,
-        name=setting.name,
-        kind=EngineKind(setting.kind) if setting.kind else None,
-        model=setting.model,
-        degree=setting.degree,
-        slots=setting.slots,
-        kv_tokens=setting.kv_tokens,
-        priority=PrioritySense(setting.priority) if setting.priority else None,
-        api_key=setting.api_key.get_secret_value() if setting.api_key else None,
-    )
 
 
 def _shared_state(

@@ -152,7 +152,7 @@ class SharedFleet:
         self._written.clear()
         self._pointer = ()
         for worker, left_s in workers:
-            if self._fleet.is_taken_out(worker.url):
+            if worker.url in self._fleet.taken_out:
                 # By a leader that could not write it, or did not live to.
                 self._gone.add(worker.url)
             elif worker.url not in known:
@@ -181,7 +181,7 @@ class SharedFleet:
             self._fleet.drain(ids[url], stays_out=False)
         self._heard &= there
         for worker, _ in workers:
-            if worker.url in ids.keys() | self._fixed or self._fleet.is_taken_out(worker.url):
+            if worker.url in ids.keys() | self._fixed or worker.url in self._fleet.taken_out:
                 continue
             try:
                 await self._fleet.add(_spec(worker))

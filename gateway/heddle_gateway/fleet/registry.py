@@ -57,7 +57,7 @@ class Fleet:
         self._workers: dict[int, Worker] = {}
         self.served = ServedModels(self._workers, self._ask_models, strict=self._tuning.one_model)
         self._by_url: dict[str, Worker] = {}
-        self._taken_out = TakenOut()
+        self.taken_out = TakenOut()
         self._endpoints: dict[int, WorkerEndpoint] = {}
         self._next_id = 1
         self._change = asyncio.Event()
@@ -105,7 +105,7 @@ class Fleet:
             log.info("worker %s is not reachable yet: %s", address.url, error)
         if spec.shim_url is not None:
             spec = replace(spec, shim_url=parse_allowed_url(spec.shim_url, self._tuning.allowed_hosts).url)
-        self._taken_out.forget(address.url)
+        self.taken_out.forget(address.url)
         if (known := self._by_url.get(address.url)) is not None:
             self._learn(known, spec)
             return self._view(known)
@@ -133,7 +133,7 @@ class Fleet:
         """
         worker = self._known(worker_id)
         if stays_out and self._by_url.get(worker.address.url) is worker:
-            self._taken_out.note(worker.address.url)
+            self.taken_out.note(worker.address.url)
         if worker.state in WAITING:
             self.remove(worker)
         elif worker.state is not WorkerState.DRAINING:
@@ -171,7 +171,7 @@ class Fleet:
         one than before) is not believed but probed at once: the probe decides.
         """
         url = parse_worker_url(report.url or self._known(worker_id).address.url).url
-        if url in self._taken_out:
+        if url in self.taken_out:
             raise WorkerTakenOut(url)
         if (worker := self._known(worker_id)).address.url != url:
             raise UnknownWorker(url)
@@ -199,10 +199,6 @@ class Fleet:
             (worker.worker_id, replace(worker.spec, url=url), worker.state)
             for url, worker in self._by_url.items()
         )
-
-    def is_taken_out(self, url: str) -> bool:
-        """Somebody took the worker of this canonical URL out, and nobody has added it since."""
-        return url in self._taken_out
 
     def facts(self, worker_id: int) -> WorkerFacts | None:
         worker = self._workers.get(worker_id)

@@ -17,8 +17,6 @@ from heddle_contracts.admin import (
     GatewayStats,
     HistoryStats,
     Phase,
-    Policy,
-    PolicyChange,
     StepCounts,
     TrajectoryDetail,
     TrajectoryFilter,
@@ -29,6 +27,7 @@ from heddle_contracts.admin import (
     WorkerList,
     WorkerView,
 )
+from heddle_contracts.policy import Policy, PolicyChange
 
 from heddle_gateway.routes.admin_listing import (
     LiveTrajectories,

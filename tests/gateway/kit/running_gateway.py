@@ -13,8 +13,9 @@ from urllib.parse import quote
 import httpx
 import uvicorn
 from heddle_contracts.steps import StepRecord
-from heddle_gateway.app import Gateway, create_app
+from heddle_gateway.app import create_app
 from heddle_gateway.asgi.server_protocol import GatewayProtocol
+from heddle_gateway.lifetime import Gateway
 from heddle_gateway.settings import load_settings
 
 from .answers import MODEL

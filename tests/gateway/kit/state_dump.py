@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from heddle_gateway.app import Gateway
+from heddle_gateway.lifetime import Gateway
 from heddle_gateway.running_step import Run
 
 from .fake_worker import FakeWorker

@@ -1,20 +1,27 @@
-"""Page stores in shared memory, and namespaces with small pages."""
+"""Page stores in shared memory, namespaces with small pages, shims and receivers over them."""
 
 import asyncio
 import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from heddle_contracts.kv import KvLayout, KvNamespace
 from heddle_shim.transfer.page_store import PageStore
+from heddle_shim.transfer.tcp_receiver import TcpReceiver
+
+from .stored_engine import Shim, StoredEngine
 
 MakeStore = Callable[..., PageStore]
 MakeNamespace = Callable[..., KvNamespace]
+MakeShim = Callable[..., Awaitable[Shim]]
+MakeReceiver = Callable[..., Awaitable[TcpReceiver]]
 HashChain = Callable[..., list[str]]
 Eventually = Callable[[Callable[[], bool]], Awaitable[None]]
 
@@ -87,3 +94,41 @@ def eventually() -> Eventually:
                 await asyncio.sleep(0.01)
 
     return until
+
+
+@pytest.fixture
+async def make_shim(make_store: MakeStore, make_namespace: MakeNamespace) -> AsyncIterator[MakeShim]:
+    """Starts shims over their own stores; all are stopped."""
+    async with AsyncExitStack() as stack:
+
+        async def make(
+            name: str,
+            namespace: KvNamespace | None = None,
+            *,
+            budget: int = 1 << 20,
+            rate: float | None = None,
+        ) -> Shim:
+            engine = StoredEngine(make_store(budget, name), namespace or make_namespace())
+            return await stack.enter_async_context(Shim(engine, rate=rate))
+
+        yield make
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(timeout=PATIENCE_S) as found:
+        yield found
+
+
+@pytest.fixture
+async def make_receiver(make_store: MakeStore, make_namespace: MakeNamespace) -> AsyncIterator[MakeReceiver]:
+    """Receivers over stores of their own; all are closed."""
+    async with AsyncExitStack() as stack:
+
+        async def make(engine: StoredEngine | None = None, port: int = 0) -> TcpReceiver:
+            receiver = TcpReceiver(engine or StoredEngine(make_store(64 << 20), make_namespace()), port=port)
+            await receiver.start()
+            stack.push_async_callback(receiver.close)
+            return receiver
+
+        yield make

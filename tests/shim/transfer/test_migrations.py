@@ -1,76 +1,16 @@
 """Migrations between two shims over real sockets: what lands, and every way in which nothing does."""
 
-import asyncio
-import hashlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack
 from typing import Any
 
 import httpx
 import pytest
-from heddle_contracts.kv import KvNamespace, MigrationRequest, MigrationStatus
 from heddle_shim.transfer.migrations import _reachable
-from heddle_shim.transfer.page_file import HEADER, PageBytes
+from heddle_shim.transfer.page_file import PageBytes
 from heddle_shim.transfer.reshard import reshard
 from heddle_shim.transfer.tcp_receiver import TcpReceiver
 
-from .conftest import Eventually, HashChain, MakeNamespace, MakeStore
-from .stored_engine import Shim, StoredEngine
-
-MakeShim = Callable[..., Awaitable[Shim]]
-PATIENCE_S = 60.0
-"""Far beyond what any of this takes; only a hang reaches it."""
-
-
-@pytest.fixture
-async def make_shim(make_store: MakeStore, make_namespace: MakeNamespace) -> AsyncIterator[MakeShim]:
-    """Starts shims over their own stores; all are stopped."""
-    async with AsyncExitStack() as stack:
-
-        async def make(
-            name: str,
-            namespace: KvNamespace | None = None,
-            *,
-            budget: int = 1 << 20,
-            rate: float | None = None,
-        ) -> Shim:
-            engine = StoredEngine(make_store(budget, name), namespace or make_namespace())
-            return await stack.enter_async_context(Shim(engine, rate=rate))
-
-        yield make
-
-
-@pytest.fixture
-async def client() -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(timeout=PATIENCE_S) as found:
-        yield found
-
-
-def content(layout_bytes: int) -> Callable[[str, int], bytes]:
-    """Bytes of a part, another for each page and part."""
-    return lambda name, part: hashlib.shake_128(f"{name}.{part}".encode()).digest(layout_bytes)
-
-
-def filled(shim: Shim, names: Sequence[str]) -> None:
-    shim.engine.fill(names, content(shim.engine.own.layout.rank_page_bytes))
-
-
-async def ask(
-    client: httpx.AsyncClient, source: Shim, target: Shim | str, names: Sequence[str], **more: Any
-) -> str:
-    """Starts a migration; returns its URL."""
-    url = target if isinstance(target, str) else target.url
-    body = {"id": "m-1", "trajectory": "t", "target": url, "deadline_s": PATIENCE_S, **more}
-    answer = await client.post(f"{source.url}/shim/v1/migrations", json={"page_hashes": list(names), **body})
-    assert answer.status_code == 202, answer.text
-    return f"{source.url}/shim/v1/migrations/{body['id']}"
-
-
-async def ended(client: httpx.AsyncClient, url: str) -> MigrationStatus:
-    answer = await client.get(url, params={"wait": PATIENCE_S})
-    status = MigrationStatus.model_validate_json(answer.content)
-    assert status.state.final
-    return status
+from .conftest import HashChain, MakeNamespace, MakeShim
+from .moving import ask, content, ended, filled
 
 
 async def test_pages_land_whole_and_the_source_gives_them_up(
@@ -243,102 +183,6 @@ async def test_a_move_that_cannot_pay_or_be_in_time_is_declined_with_the_numbers
     assert worth.expected_s is not None
     assert worth.expected_s > 0.5
     assert worth.attempts == 0
-
-
-async def test_cancelling_frees_the_room_at_the_target_at_once(
-    make_shim: MakeShim, client: httpx.AsyncClient, hash_chain: HashChain, eventually: Eventually
-) -> None:
-    source, target = await make_shim("a"), await make_shim("b")
-    names = hash_chain(10)
-    filled(source, names)
-    reached = asyncio.Event()
-
-    async def hold(index: int) -> None:
-        if index == 5:
-            reached.set()
-            await asyncio.Event().wait()
-
-    source.engine.on_read = hold
-    url = await ask(client, source, target, names)
-    async with asyncio.timeout(PATIENCE_S):
-        await reached.wait()
-    status = MigrationStatus.model_validate_json((await client.delete(url)).content)
-
-    assert (status.state, status.fault) == ("cancelled", "cancelled")
-    assert source.engine.pages(names) == 10
-    assert source.engine.store.usage().pinned == 0
-    await eventually(lambda: not target.receiver.arriving)
-    assert target.engine.store.usage().promised == 0
-    assert (await ended(client, url)) == status
-
-
-async def test_one_cancelled_before_it_began_ends_too(
-    make_shim: MakeShim, hash_chain: HashChain, client: httpx.AsyncClient
-) -> None:
-    source = await make_shim("a")
-    request = MigrationRequest(
-        id="m-1", trajectory="t", target="http://127.0.0.1:9", page_hashes=tuple(hash_chain(1)), deadline_s=9
-    )
-    source.migrations.start(request)
-    async with asyncio.timeout(PATIENCE_S):
-        status = await source.migrations.cancel("m-1")
-
-    assert status.state == "cancelled"
-
-
-async def test_the_deadline_ends_a_move(
-    make_shim: MakeShim, client: httpx.AsyncClient, hash_chain: HashChain, eventually: Eventually
-) -> None:
-    source, target = await make_shim("a"), await make_shim("b")
-    names = hash_chain(10)
-    filled(source, names)
-
-    async def hold(index: int) -> None:
-        if index == 5:
-            await asyncio.Event().wait()
-
-    source.engine.on_read = hold
-    status = await ended(client, await ask(client, source, target, names, deadline_s=1.0))
-
-    assert (status.state, status.fault) == ("expired", "deadline")
-    assert source.engine.pages(names) == 10
-    await eventually(lambda: not target.receiver.arriving)
-    assert target.engine.store.usage().promised == 0
-
-
-async def test_weights_updated_in_the_middle_end_a_move(
-    make_shim: MakeShim, client: httpx.AsyncClient, hash_chain: HashChain
-) -> None:
-    source, target = await make_shim("a"), await make_shim("b")
-    names = hash_chain(10)
-    filled(source, names)
-
-    async def update(index: int) -> None:
-        if index == 5:
-            source.engine.store.set_weight_version("2")
-
-    source.engine.on_read = update
-    status = await ended(client, await ask(client, source, target, names))
-
-    assert (status.state, status.fault) == ("failed", "weights_changed")
-    assert status.detail.startswith("weight_version")
-
-
-async def test_a_page_lost_at_the_source_ends_the_prefix_there(
-    make_shim: MakeShim, client: httpx.AsyncClient, hash_chain: HashChain
-) -> None:
-    source, target = await make_shim("a"), await make_shim("b")
-    names = hash_chain(10)
-    filled(source, names)
-    store = source.engine.store
-    path = store.root / "pages" / source.engine.own.digest / f"{names[6]}.0"
-    path.write_bytes(path.read_bytes()[: HEADER.size] + bytes(source.engine.own.layout.rank_page_bytes))
-
-    status = await ended(client, await ask(client, source, target, names))
-
-    assert (status.state, status.tokens_landed) == ("landed", 6 * 4)
-    assert status.released == 6
-    assert target.engine.pages(names) == 6
 
 
 async def test_nothing_to_move_an_unreachable_target_and_an_engine_that_cannot_are_told_apart(

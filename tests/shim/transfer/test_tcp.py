@@ -4,11 +4,11 @@ import asyncio
 import os
 import socket
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 
 import pytest
-from heddle_contracts.kv import KvNamespace, MigrationFault
+from heddle_contracts.kv import MigrationFault
 from heddle_shim.transfer.engine_side import Offer, PageSink
 from heddle_shim.transfer.faults import TransferFault
 from heddle_shim.transfer.frames import (
@@ -21,66 +21,15 @@ from heddle_shim.transfer.frames import (
     proof_of,
     unpack_missing,
 )
-from heddle_shim.transfer.page_file import PageBytes, Part
+from heddle_shim.transfer.page_file import Part
 from heddle_shim.transfer.tcp import TcpTransport
 from heddle_shim.transfer.tcp_receiver import MAX_ARRIVALS, TcpReceiver
 from heddle_shim.transfer.transport import Progress
 
 from .broken_wire import BrokenWire
-from .conftest import PATIENCE_S, Eventually, HashChain, MakeNamespace, MakeStore
+from .conftest import PATIENCE_S, Eventually, HashChain, MakeNamespace, MakeReceiver, MakeStore
+from .pushing import MemorySource, assert_stored, offer_of, push
 from .stored_engine import StoredEngine
-
-MakeReceiver = Callable[..., Awaitable[TcpReceiver]]
-
-
-class MemorySource:
-    """Pages made up from their index; ``reads`` says which were asked for."""
-
-    def __init__(self, namespace: KvNamespace, hashes: Sequence[str]) -> None:
-        self.namespace = namespace
-        self.hashes = tuple(hashes)
-        self.reads: list[int] = []
-
-    async def read(self, index: int) -> Sequence[Part]:
-        self.reads.append(index)
-        return [Part.of(data) for data in page(self.namespace, index)]
-
-    async def close(self) -> None: ...
-
-
-def page(namespace: KvNamespace, index: int) -> list[PageBytes]:
-    size = namespace.layout.rank_page_bytes
-    return [bytes([(index + part) % 251]) * size for part in range(namespace.layout.parts)]
-
-
-@pytest.fixture
-async def make_receiver(make_store: MakeStore, make_namespace: MakeNamespace) -> AsyncIterator[MakeReceiver]:
-    """Receivers over stores of their own; all are closed."""
-    async with AsyncExitStack() as stack:
-
-        async def make(engine: StoredEngine | None = None, port: int = 0) -> TcpReceiver:
-            receiver = TcpReceiver(engine or StoredEngine(make_store(64 << 20), make_namespace()), port=port)
-            await receiver.start()
-            stack.push_async_callback(receiver.close)
-            return receiver
-
-        yield make
-
-
-def offer_of(source: MemorySource, name: str = "m", deadline_s: float = PATIENCE_S) -> Offer:
-    return Offer(name, "t", source.namespace, source.hashes, deadline_s)
-
-
-async def push(address: str, source: MemorySource, progress: Progress, name: str = "m") -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        await TcpTransport().push(address, offer_of(source, name), source, progress)
-
-
-def assert_stored(engine: StoredEngine, source: MemorySource, pages: int) -> None:
-    shelf = engine.store.shelf(engine.own)
-    for index, name in enumerate(source.hashes[:pages]):
-        for part, data in enumerate(page(source.namespace, index)):
-            assert shelf.get(name, part) == data
 
 
 async def test_a_push_goes_on_where_broken_connections_ended(
