@@ -129,3 +129,15 @@ async def test_an_engine_is_in_service_once_steps_can_go_there(
     gateway.is_there = False
     with pytest.raises(DrainFailed, match="does not know http://node1:30000"):
         await gateways.in_service(ENGINE, QUICK_S)
+
+
+async def test_a_gateway_is_told_once_of_an_engine_that_ends_and_nothing_is_waited_for(
+    gateway: ScriptedGateway,
+) -> None:
+    gateway.looks_until_gone = 1_000_000
+    gateways = Gateways(["http://127.0.0.1:1", gateway.url], None)
+    await gateways.leave(ENGINE)
+    assert gateway.deleted == ["7"]
+    gateway.faults = [Response(status_code=401)]
+    await gateways.leave(ENGINE)
+    await gateways.close()

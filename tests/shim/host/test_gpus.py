@@ -1,7 +1,7 @@
 """Which GPUs an engine gets."""
 
 import pytest
-from heddle_shim.host.gpus import NoRoom, check, pick
+from heddle_shim.host.gpus import NoRoom, check, named, pick
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -38,3 +38,21 @@ def test_gpus_that_cannot_be_are_named(gpus: list[int], said: str) -> None:
     with pytest.raises(NoRoom, match=said):
         check(8, {0, 3}, gpus)
     assert check(8, {0, 3}, [2, 1]) == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("visible", "names"),
+    [
+        (None, ("0", "1", "2", "3")),
+        ("4,5,6,7", ("4", "5", "6", "7")),
+        ("7, 2,GPU-8932f937,MIG-1d2e,0", ("7", "2", "GPU-8932f937", "MIG-1d2e")),
+    ],
+)
+def test_a_host_has_the_gpus_that_it_was_given(visible: str | None, names: tuple[str, ...]) -> None:
+    assert named(4, visible) == names
+
+
+@pytest.mark.parametrize("visible", ["", "0,1,2", "0,1,2,-1,4", "0,1,,2,3"])
+def test_a_host_that_was_given_fewer_gpus_than_it_offers_says_so(visible: str) -> None:
+    with pytest.raises(NoRoom, match=r"^gpus: 4 are offered, but CUDA_VISIBLE_DEVICES="):
+        named(4, visible)

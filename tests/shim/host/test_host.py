@@ -55,6 +55,8 @@ class ScriptedGateways:
         self.away = False
         self.has_it = asyncio.Event()
         self.refuses = False
+        self.left: list[str] = []
+        self.engines: list[ScriptedEngine] = []
 
     async def add(self, url: str, shim_url: str | None, degree: int) -> None:
         self.workers[url] = degree
@@ -71,6 +73,10 @@ class ScriptedGateways:
         del self.workers[url]
         await self.at_rest.wait()
 
+    async def leave(self, url: str) -> None:
+        assert not any(engine.stopped for engine in self.engines if engine.url == url)
+        self.left.append(url)
+
     async def close(self) -> None:
         self.workers.clear()
 
@@ -79,6 +85,7 @@ class Parts:
     def __init__(self) -> None:
         self.launcher = ScriptedLauncher()
         self.gateways = ScriptedGateways()
+        self.gateways.engines = self.launcher.engines
         self.host = Host("node", 8, self.launcher, self.gateways)  # type: ignore[arg-type]
         transport = httpx.ASGITransport(HostRoutes(self.host, "secret").app())
         self.http = httpx.AsyncClient(
@@ -189,3 +196,17 @@ async def test_what_cannot_be_is_refused_with_the_field(parts: Parts) -> None:
     assert (await parts.http.get("/status", headers={"authorization": "Bearer x"})).status_code == 401
     parts.launcher.may_start.set()
     await parts.until(all_ready)
+
+
+@pytest.mark.parametrize("themselves", [False, True])
+async def test_a_host_that_ends_tells_the_gateways_of_engines_that_do_not_tell_themselves(
+    parts: Parts, themselves: bool
+) -> None:
+    parts.launcher.register_themselves = themselves
+    parts.gateways.has_it.set()
+    for gpu in (0, 1):
+        await parts.http.post("/engines", json={"gpus": [gpu]})
+    await parts.until(all_ready)
+    await parts.host.close()
+    assert parts.gateways.left == ([] if themselves else ["http://gpu0", "http://gpu1"])
+    assert [engine.stopped for engine in parts.launcher.engines] == [True, True]

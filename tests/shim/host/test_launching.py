@@ -11,13 +11,15 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from heddle_shim.host.gpus import named
 from heddle_shim.host.launching import Running, ShimLauncher
 
 WAIT_S = 60.0
 
 ENGINE = """
 import json, os, pathlib, sys, time
-said = {"pid": os.getpid(), "parent": os.getppid(), "arguments": sys.argv[1:]}
+said = {"pid": os.getpid(), "parent": os.getppid(), "arguments": sys.argv[1:],
+        "visible": os.environ["CUDA_VISIBLE_DEVICES"]}
 notes = pathlib.Path(__file__).with_name("notes")
 notes.with_suffix(".new").write_text(json.dumps(said))
 notes.with_suffix(".new").rename(notes)
@@ -61,6 +63,7 @@ async def launched(folder: Path, options: str = "--model-path /m", **more: Any) 
         base_port=30000,
         log_folder=folder,
         start_timeout_s=WAIT_S,
+        devices=more.get("devices", "01234567"),
     )
     running = await launcher.launch(2, (4, 5))
     try:
@@ -76,6 +79,13 @@ async def test_the_engine_listens_where_the_host_does_and_goes_by_the_name_that_
         arguments = (await noted(tmp_path))["arguments"]
         assert arguments[arguments.index("--host") + 1] == "0.0.0.0"
         assert arguments[arguments.index("--tp") + 1] == "2"
+        assert running.url == "http://node1:30004"
+
+
+async def test_an_engine_gets_the_gpus_that_the_host_was_given(tmp_path: Path) -> None:
+    """And not those of the same numbers on the machine, which are somebody else's."""
+    async with launched(tmp_path, devices=named(6, "7,6,5,4,GPU-8932f937,3")) as running:
+        assert (await noted(tmp_path))["visible"] == "GPU-8932f937,3"
         assert running.url == "http://node1:30004"
 
 
@@ -100,7 +110,7 @@ from heddle_shim.host.launching import ShimLauncher
 async def main(folder, command):
     passed = ["--no-kv", "--engine-command", command]
     launcher = ShimLauncher("--model-path /m", passed, listen="127.0.0.1", gateway_key=None, base_port=30000,
-                            log_folder=pathlib.Path(folder), start_timeout_s=60.0)
+                            log_folder=pathlib.Path(folder), start_timeout_s=60.0, devices="0")
     await launcher.launch(1, (0,))
     print("up", flush=True)
     await asyncio.sleep(600)

@@ -23,20 +23,23 @@ from heddle_shim.emulator.worker import WorkerSettings
 from heddle_shim.engine_flags import FlagsRefused, Options
 from heddle_shim.gateway_urls import gateway_urls
 from heddle_shim.host.gateways import Gateways
-from heddle_shim.host.gpus import NoRoom
+from heddle_shim.host.gpus import NoRoom, named
 from heddle_shim.host.host import Host
 from heddle_shim.host.launching import EmulatedLauncher, Launcher, ShimLauncher
 from heddle_shim.host.routes import HostRoutes
 from heddle_shim.http_server import AppServer
 
 KEY_VARIABLE: Final = "HEDDLE_HOST_KEY"
+DEVICES_VARIABLE: Final = "CUDA_VISIBLE_DEVICES"
 
 app = typer.Typer(add_completion=False)
 
 
 @app.command()
 def host(
-    gpus: Annotated[int, typer.Option(min=1, help="GPUs of this machine that engines may use.")],
+    gpus: Annotated[
+        int, typer.Option(min=1, help="GPUs that engines may use, of those that CUDA_VISIBLE_DEVICES names.")
+    ],
     gateway: Annotated[
         list[str],
         typer.Option(help="Gateway to serve; may be given more than once.", callback=gateway_urls),
@@ -105,6 +108,10 @@ def host(
             passed += ["--gateway", one]
         if engine_command is not None:
             passed += ["--engine-command", engine_command]
+        try:
+            devices = named(gpus, os.environ.get(DEVICES_VARIABLE))
+        except NoRoom as error:
+            raise CommandFailed(Exit.FAILED, f"host: {error}") from error
         launcher = ShimLauncher(
             launch,
             passed,
@@ -113,6 +120,7 @@ def host(
             base_port=base_port,
             log_folder=log_folder,
             start_timeout_s=start_timeout,
+            devices=devices,
         )
     offered = Host(
         name or socket.gethostname(),

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -64,6 +64,17 @@ class Gateways:
                 if time.monotonic() > deadline:
                     raise DrainFailed(f"{why} after {timeout_s:g} s")
                 await asyncio.sleep(POLL_S)
+
+    async def leave(self, url: str) -> None:
+        """Tells each gateway once that the engine ends, and waits for nothing. One that cannot be told finds
+        out by itself.
+        """
+
+        async def tell(client: httpx.AsyncClient) -> None:
+            with suppress(DrainFailed):
+                await _still_there(client, url)
+
+        await asyncio.gather(*map(tell, self._clients))
 
     async def drain(self, url: str, timeout_s: float) -> None:
         """Takes the engine out of each gateway and waits until its steps have ended. A gateway that is away,

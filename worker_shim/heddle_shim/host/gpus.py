@@ -3,10 +3,25 @@ links between neighbours are used, and what is left stays usable for large degre
 """
 
 from collections.abc import Collection, Iterable
+from itertools import takewhile
 
 
 class NoRoom(Exception):
     """The GPUs asked for are not free. The message names them."""
+
+
+def named(total: int, visible: str | None) -> tuple[str, ...]:
+    """What CUDA calls GPUs 0..total-1 of a host: ``visible`` is the CUDA_VISIBLE_DEVICES that the host itself
+    was given, numbers or UUIDs; None where it was given none. Raises NoRoom where it names fewer.
+    """
+    if visible is None:
+        return tuple(map(str, range(total)))
+    names = [name.strip() for name in visible.split(",")]
+    # CUDA sees what stands before the first name that is none, such as -1 or nothing.
+    known = list(takewhile(lambda name: name and not name.startswith("-"), names))
+    if len(known) < total:
+        raise NoRoom(f"gpus: {total} are offered, but CUDA_VISIBLE_DEVICES={visible!r} names {len(known)}")
+    return tuple(known[:total])
 
 
 def pick(total: int, taken: Collection[int], degree: int) -> tuple[int, ...]:

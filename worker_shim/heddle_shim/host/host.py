@@ -138,6 +138,10 @@ class Host:
             if engine.task is not None:
                 engine.task.cancel()
         await asyncio.gather(*(one.task for one in engines if one.task is not None), return_exceptions=True)
+        # The others' own shims tell it, as they end.
+        held = [one.running for one in engines if one.running is not None and one.is_held]
+        ours = [running.url for running in held if not running.registers_itself]
+        await asyncio.gather(*map(self._gateways.leave, ours))
         await asyncio.gather(*(self._end(engine) for engine in engines), return_exceptions=True)
         await self._gateways.close()
 

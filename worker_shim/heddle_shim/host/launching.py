@@ -156,7 +156,7 @@ class ShimLauncher:
     ``options``: SGLang's own, without degree and port. ``shim_options``: passed to the shim as they are
     (``--gateway``, ``--advertise``, ``--engine-command``, ...). Engine of the lowest GPU g listens on
     ``base_port + g`` of ``listen``, unless the options say another address. ``gateway_key``: what the shims
-    register with.
+    register with. ``devices``: what CUDA calls the host's GPUs, from the first on.
     """
 
     def __init__(
@@ -169,7 +169,9 @@ class ShimLauncher:
         base_port: int,
         log_folder: Path,
         start_timeout_s: float,
+        devices: Sequence[str],
     ) -> None:
+        self._devices = tuple(devices)
         self._options = options
         self._shim_options = tuple(shim_options)
         self._listen = listen
@@ -185,7 +187,7 @@ class ShimLauncher:
             engine += f" --host {self._listen}"
         # Not as an option, which all users of the machine could read.
         keys = {ADMIN_KEY_VARIABLE: self._gateway_key} if self._gateway_key else {}
-        visible = ",".join(map(str, gpus))
+        visible = ",".join(self._devices[gpu] for gpu in gpus)
         with (self._log_folder / f"engine-{port}.log").open("ab") as log:
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "heddle_cli", "shim", "--launch", engine, "--port", "0"),
