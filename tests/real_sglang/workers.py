@@ -211,10 +211,11 @@ class Worker:
 
         wait_until(has_flushed, f"{self.name} at rest")
 
-    def update_weights(self, version: str | None) -> None:
-        """``version`` None: the weights get no name."""
+    def update_weights(self, version: str | None, model: Path | None = None) -> None:
+        """Of ``model``, or of what it was started with. ``version`` None: the weights get no name."""
         self.rest()
-        body = {"model_path": str(self.venv / "tiny")} | ({"weight_version": version} if version else {})
+        body = {"model_path": str(model or self.venv / "tiny")}
+        body |= {"weight_version": version} if version else {}
         with client(self.url) as http:
             said = http.post("/update_weights_from_disk", json=body).json()
         assert said["success"], said
@@ -272,6 +273,13 @@ def with_like_weights(one: Worker, other: Worker, name: str) -> None:
     if names[0] != names[1]:
         for worker in (one, other):
             worker.update_weights(name)
+
+
+def engine_pid(worker: Worker) -> int:
+    """The server that this worker's shim launched."""
+    assert worker.process is not None
+    [child] = Path(f"/proc/{worker.process.pid}/task/{worker.process.pid}/children").read_text().split()
+    return int(child)
 
 
 @contextmanager

@@ -29,29 +29,66 @@ def test_the_oldest_requests_are_forgotten_first() -> None:
     assert history.find("c") is None
 
 
-def test_weights_that_get_no_name_get_a_number() -> None:
+def same() -> str:
+    return "same"
+
+
+def test_weights_that_get_no_name_are_named_by_what_they_are() -> None:
     weights = LiveWeights()
     assert weights.name("default") == "default"
-    weights.begin_update()
+    weights.begin_update("default")
     assert weights.name("default") is None  # neither stored nor found
-    weights.end_update("default", changed=True)
-    assert weights.name("default") == "default+1"
-    weights.begin_update()
-    weights.end_update("default", changed=False)
-    assert weights.name("default") == "default+1"
-    weights.begin_update()
-    weights.end_update("step-2", changed=True)
+    weights.end_update("default", changed=True, mark=lambda: "abc")
+    assert weights.name("default") == "default+abc"
+    weights.begin_update("default")
+    weights.end_update("default", changed=False, mark=same)
+    assert weights.name("default") == "default+abc"
+    weights.begin_update("default")
+    weights.end_update("step-2", changed=True, mark=same)
     assert weights.name("step-2") == "step-2"
+    weights.begin_update("step-2")
+    weights.end_update("step-2", changed=True, mark=same)
+    assert weights.name("step-2") == "step-2+same"
+
+
+def test_weights_that_nobody_asked_for_before_their_first_update_are_told_apart_too() -> None:
+    weights = LiveWeights()
+    weights.begin_update("default")
+    weights.end_update("default", changed=True, mark=same)
+    assert weights.name("default") == "default+same"
+
+
+def test_an_update_in_parts_is_one_and_its_weights_have_no_name_before_its_end() -> None:
+    weights, marks = LiveWeights(), list[int]()
+    weights.begin_update("v1")
+    for version in ("v2", "v2"):
+        weights.begin_update("v1")
+        weights.end_update(version, changed=True, mark=same)
+        assert weights.name(version) is None
+    weights.end_update("v2", changed=True, mark=same)
+    assert weights.name("v2") == "v2"
+    # Parts that change nothing by themselves leave the name, one that does not is asked for once.
+    weights.begin_update("v2")
+    for changed in (False, True):
+        weights.begin_update("v2")
+        weights.end_update("v2", changed=changed, mark=same)
+
+    def mark() -> str:
+        marks.append(1)
+        assert weights.name("v2") is None
+        return "abc"
+
+    weights.end_update("v2", changed=False, mark=mark)
+    assert (weights.name("v2"), marks) == ("v2+abc", [1])
 
 
 def test_who_wants_to_hear_of_an_update_does_when_it_is_over() -> None:
     weights, heard = LiveWeights(), list[str | None]()
-    weights.name("v1")
     weights.on_update.append(lambda: heard.append(weights.name("v1")))
-    weights.begin_update()
+    weights.begin_update("v1")
     assert heard == []
-    weights.end_update("v1", changed=True)
-    assert heard == ["v1+1"]
+    weights.end_update("v1", changed=True, mark=same)
+    assert heard == ["v1+same"]
 
 
 @pytest.fixture

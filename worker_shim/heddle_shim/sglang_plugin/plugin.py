@@ -23,6 +23,8 @@ STORE_VARIABLE = "HEDDLE_STORE"
 SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
 RECEIVER = "sglang.srt.managers.scheduler_components.request_receiver.SchedulerRequestReceiver"
 UPDATER = "sglang.srt.managers.scheduler_components.weight_updater.SchedulerWeightUpdaterManager"
+RUNNER = "sglang.srt.model_executor.model_runner.ModelRunner"
+WORKER = "sglang.srt.managers.tp_worker.TpModelWorker"
 RELEASE = "sglang.srt.mem_cache.common.release_kv_cache"
 RETRACT = "sglang.srt.managers.schedule_batch.release_req"
 TREE = "sglang.srt.mem_cache.unified_radix_cache.UnifiedRadixCache"
@@ -73,7 +75,11 @@ NEEDS: dict[str, dict[str, tuple[str, ...]]] = {
     "responses_priority": {
         RESPONSES: ("self", "request_id", "request_prompt", "adapted_request", "priority"),
     },
-    "weights": {f"{UPDATER}.{name}": ("self", "recv_req") for name in WEIGHT_UPDATES},
+    "weights": {
+        f"{UPDATER}.{name}": ("self", "recv_req")
+        for name in (*WEIGHT_UPDATES, "begin_weight_update", "end_weight_update")
+    }
+    | {f"{RUNNER}.check_weights": ("action", "role"), f"{WORKER}.weight_update_runners": ()},
 }
 
 _registered = False
@@ -138,8 +144,12 @@ def _hook(features: tuple[str, ...]) -> None:
     if "responses_priority" in features:
         HookRegistry.register(RESPONSES, _give_priority, HookType.BEFORE)
     if "weights" in features:
+        from heddle_shim.sglang_plugin.weight_updates import around_begin, around_end, around_update
+
         for name in WEIGHT_UPDATES:
-            HookRegistry.register(f"{UPDATER}.{name}", _update_weights, HookType.AROUND)
+            HookRegistry.register(f"{UPDATER}.{name}", around_update, HookType.AROUND)
+        HookRegistry.register(f"{UPDATER}.begin_weight_update", around_begin, HookType.AROUND)
+        HookRegistry.register(f"{UPDATER}.end_weight_update", around_end, HookType.AROUND)
 
 
 def _start_agent(features: tuple[str, ...]) -> Callable[..., None]:
@@ -213,18 +223,3 @@ def _give_priority(
     """SGLang 0.5.23 reads ``priority`` of /v1/responses and hands it on to nobody. 0 is its "none given"."""
     if named.get("priority"):
         adapted_request.priority = named["priority"]
-
-
-def _update_weights(original: Callable[..., Any], updater: Any, recv_req: Any) -> Any:
-    from sglang.srt.runtime_context import get_serving
-
-    from heddle_shim.sglang_plugin.weights import LIVE
-
-    LIVE.begin_update()
-    changed = True  # An update that raised may have changed some of the weights: the old name is not theirs.
-    try:
-        result = original(updater, recv_req)
-        changed = bool(getattr(result, "success", True))
-        return result
-    finally:
-        LIVE.end_update(str(get_serving().weight_version), changed=changed)
