@@ -45,6 +45,18 @@ def test_without_a_store_nothing_of_hicache_is_asked_for() -> None:
     assert "--enable-priority-scheduling" in arguments
 
 
+@pytest.mark.parametrize(
+    "split",
+    ["--pp-size 2", "--pipeline-parallel-size=2", "--attn_cp_size 2", "--decode-context-parallel-size 4"],
+)
+def test_pages_that_are_split_otherwise_than_by_heads_are_not_stored(split: str) -> None:
+    """Ranks of two stages would store theirs under one name."""
+    arguments = engine_arguments(Options.parse(f"--model-path /m {split}"), STORE)
+    assert not any("hicache" in argument or "hierarchical" in argument for argument in arguments)
+    one = engine_arguments(Options.parse(f"--model-path /m {split[:-1]}1"), STORE)
+    assert "--hicache-storage-backend" in one
+
+
 def test_an_older_release_is_not_given_options_that_it_lacks() -> None:
     options = Options.parse("--model-path /m")
     assert "--retraction-policy" not in engine_arguments(options, None, parse_version("0.5.15.post1"))
@@ -100,7 +112,47 @@ def test_a_model_with_other_weights_has_another_fingerprint(tmp_path: Path) -> N
     assert model_facts(str(folder)).fingerprint != before
 
 
+def test_two_checkpoints_of_the_same_size_have_two_fingerprints(tmp_path: Path) -> None:
+    folder = make_model(tmp_path / "one")
+    weights = bytearray(1 << 20)
+    (folder / "model.safetensors").write_bytes(weights)
+    before = model_facts(str(folder)).fingerprint
+    for at in range(0, len(weights), 16_384):
+        weights[at] = 1
+    (folder / "model.safetensors").write_bytes(weights)
+    assert model_facts(str(folder)).fingerprint != before
+
+
+def test_options_that_make_another_model_of_the_same_files_have_another_fingerprint(tmp_path: Path) -> None:
+    folder = str(make_model(tmp_path / "one"))
+    scales = tmp_path / "scales.json"
+    scales.write_text("{}")
+    yarn = '{"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}'
+    given = [
+        "",
+        f"--json-model-override-args '{yarn}'",
+        f"--json-model-override-args '{yarn.replace('4.0', '2.0')}'",
+        "--quantization fp8",
+        f"--quantization-param-path {scales}",
+        "--load-format dummy",
+    ]
+
+    def fingerprint(text: str) -> str:
+        return model_facts(folder, Options.parse(text)).fingerprint
+
+    assert len({fingerprint(text) for text in given}) == len(given)
+    # What says the same in other words, or nothing of the model, changes nothing.
+    spaced = yarn.replace(" ", "").replace(":", " : ")
+    assert fingerprint(f"--json_model_override_args='{spaced}'") == fingerprint(given[1])
+    for text in ("--json-model-override-args {}", "--load-format auto --port 5 --tp 2"):
+        assert fingerprint(text) == fingerprint("")
+    (tmp_path / "copy").write_text("{}")
+    assert fingerprint(f"--quantization-param-path {tmp_path / 'copy'}") == fingerprint(given[4])
+    scales.write_text('{"layer": 2}')
+    assert fingerprint(given[4]) != fingerprint(f"--quantization-param-path {tmp_path / 'copy'}")
+
+
 def test_a_name_on_a_hub_is_known_by_name_and_revision() -> None:
     named = model_facts("Qwen/Qwen3-8B")
     assert named.kv_heads is None
-    assert named != model_facts("Qwen/Qwen3-8B", "main2")
+    assert named != model_facts("Qwen/Qwen3-8B", {"--revision": "main2"})

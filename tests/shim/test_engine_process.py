@@ -33,13 +33,30 @@ def runs(pid: int) -> bool:
 
 def engine(notes: Path, starts: list[int], program: str = ENGINE) -> EngineProcess:
     command = [sys.executable, "-c", program, str(notes)]
-    return EngineProcess(command, dict(os.environ), None, starts.append, first_delay_s=0.01)
+    return EngineProcess(lambda: command, dict(os.environ), None, starts.append, first_delay_s=0.01)
 
 
 def noted(notes: Path) -> list[list[int]]:
     if not notes.exists():
         return []
     return [[int(pid) for pid in line.split()] for line in notes.read_text().splitlines()]
+
+
+async def test_each_start_has_the_command_line_of_its_moment(tmp_path: Path) -> None:
+    """The model that lies at a path may be another one by then, and its KV too."""
+    notes = [tmp_path / "first", tmp_path / "second"]
+    left = list(notes)
+
+    def command() -> list[str]:
+        return [sys.executable, "-c", ENGINE, str(left.pop(0))]
+
+    process = EngineProcess(command, dict(os.environ), None, lambda _: None, first_delay_s=0.01)
+    running = asyncio.create_task(process.run())
+    await until(lambda: len(noted(notes[0])) == 1)
+    os.kill(noted(notes[0])[0][0], 9)
+    await until(lambda: len(noted(notes[1])) == 1)
+    await process.stop()
+    await running
 
 
 async def test_an_engine_that_is_killed_is_started_again(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ Until = Callable[[Callable[[], Awaitable[bool]], str], Awaitable[None]]
 
 
 async def start_shim(parts: Any, engine: Any, *options: str) -> tuple[Any, str]:
-    part = await parts.run("shim", "--engine-url", engine.url, "--no-kv", "--port", "0", *options)
+    part = await parts.run("shim", "--engine-url", engine.url, "--port", "0", *options)
     return part, json.loads(await part.line("ready"))["shim"]
 
 
@@ -25,7 +25,9 @@ async def worker_of(gateway: Any, engine: Any) -> Any:
 async def test_a_shim_registers_its_worker_reports_it_and_takes_it_out(parts: Any, until: Until) -> None:
     engine = await parts.engine()
     gateway = await parts.gateway([])
-    part, shim_url = await start_shim(parts, engine, "--gateway", gateway.url, "--name", "mine")
+    # Beside a server that runs already nothing can be stored, so nothing is set aside for it.
+    more = ("--name", "mine", "--store-bytes", "1000000G")
+    part, shim_url = await start_shim(parts, engine, "--gateway", gateway.url, *more)
 
     async def serves() -> bool:
         worker = await worker_of(gateway, engine)

@@ -8,6 +8,7 @@ import shlex
 import signal
 import socket
 import sys
+import uuid
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from importlib.metadata import version as version_of_distribution
@@ -23,13 +24,13 @@ from starlette.types import ASGIApp
 
 from heddle_shim.access import KeyRequired
 from heddle_shim.engine_client import EngineClient
-from heddle_shim.engine_flags import FlagsRefused, KvStore, Options, engine_arguments
+from heddle_shim.engine_flags import FlagsRefused, KvStore, Options, engine_arguments, unstorable
 from heddle_shim.engine_path import engine_environment, make_engine_path
 from heddle_shim.engine_process import EngineProcess
 from heddle_shim.engine_version import OLDEST_FOR_KV, parse_version, version_of_command
 from heddle_shim.gateway_urls import gateway_urls
 from heddle_shim.http_server import AppServer
-from heddle_shim.model_facts import model_facts
+from heddle_shim.model_facts import ModelFacts, model_facts
 from heddle_shim.plugin_client import PluginClient
 from heddle_shim.registration import Registration
 from heddle_shim.routes import ShimRoutes
@@ -129,9 +130,11 @@ def shim(
     name: Annotated[str | None, typer.Option(help="The worker's name in X-Heddle-Worker.")] = None,
     store: Annotated[
         Path | None,
-        typer.Option(help="Folder of the page store; by default in /dev/shm, named by the engine's port."),
+        typer.Option(
+            help="Folder of the page store of a launched engine; by default in /dev/shm, named by its port."
+        ),
     ] = None,
-    store_bytes: Annotated[str, typer.Option(help="Byte budget of the page store, such as 64G.")] = "4G",
+    store_bytes: Annotated[str, typer.Option(help="Byte budget of that page store, such as 64G.")] = "4G",
     no_kv: Annotated[
         bool, typer.Option("--no-kv", help="Launch without page store and HiCache: nothing can be moved.")
     ] = False,
@@ -167,7 +170,8 @@ def shim(
             gateways=tuple(gateway or ()),
             gateway_key=first_key(gateway_key) if gateway_key else None,
             name=name,
-            store=None if no_kv else store or _default_store(url),
+            # An engine that runs already was not told of a store.
+            store=None if no_kv or launch is None else store or _default_store(url),
             store_bytes=parse_size(store_bytes),
             drain_s=drain_timeout,
         )
@@ -222,7 +226,7 @@ async def _start(settings: Settings, stack: AsyncExitStack) -> Shim:
         # What a shim and an engine that were killed have left is memory nobody else gives back.
         remove_abandoned(settings.store.parent, STORE_PREFIX)
         store = PageStore.create(settings.store, settings.store_bytes)
-        stack.callback(store.close, remove=settings.launch is not None)
+        stack.callback(store.close, remove=True)
     process = _process(settings, store)
     plugin = PluginClient(store.root) if store is not None else None
     client = EngineClient(settings.engine_url, settings.engine_key)
@@ -294,11 +298,19 @@ def _process(settings: Settings, store: PageStore | None) -> EngineProcess | Non
     if store is not None and version is not None and version < OLDEST_FOR_KV:
         log.warning("SGLang %s is too old for its KV to be moved; it is started without the page store", said)
         store = None
-    kv = None
-    if store is not None:
-        path_or_name = options.get("--model-path") or options.get("--model") or ""
-        model = model_facts(path_or_name, options.get("--revision"))
-        kv = KvStore(store.root, model.fingerprint, model.kv_heads, *_free_ports(2))
+    if (why := unstorable(options)) is not None and store is not None:
+        log.warning("%s: the engine is started without HiCache, its KV is not stored and stays here", why)
+    ports = _free_ports(2)
+
+    def command() -> list[str]:
+        """Of the next start: what lies where the model does may be another one by then."""
+        kv = None
+        if store is not None:
+            model = _model(options)
+            kv = KvStore(store.root, model.fingerprint, model.kv_heads, *ports)
+        return [*settings.engine_command, *engine_arguments(options, kv, version)]
+
+    command()  # What is wrong with it is said now, not when the engine is to start.
     path = make_engine_path(store.root) if store is not None else None
 
     def forget(_: int) -> None:
@@ -306,11 +318,20 @@ def _process(settings: Settings, store: PageStore | None) -> EngineProcess | Non
             remove_note(store.root)
 
     return EngineProcess(
-        [*settings.engine_command, *engine_arguments(options, kv, version)],
+        command,
         engine_environment(dict(os.environ), store.root if store is not None else None, path),
         settings.engine_log,
         forget,
     )
+
+
+def _model(options: Options) -> ModelFacts:
+    """One that cannot be read has no KV in common with any; SGLang says what is wrong with it."""
+    try:
+        return model_facts(options.get("--model-path") or options.get("--model") or "", options)
+    except (OSError, ValueError) as error:
+        log.warning("the model cannot be read: %s", error)
+        return ModelFacts(f"unreadable-{uuid.uuid4().hex}", None)
 
 
 def _free_ports(count: int) -> list[int]:

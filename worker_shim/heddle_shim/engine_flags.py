@@ -16,6 +16,12 @@ PLUGIN_MODULE = "heddle_shim.sglang_plugin.storage"
 PLUGIN_CLASS = "HeddlePages"
 
 DEFAULT_PAGE_SIZE = 64
+SPLITS = (
+    ("--pp-size", "--pipeline-parallel-size"),
+    ("--attn-cp-size", "--attention-context-parallel-size"),
+    ("--dcp-size", "--decode-context-parallel-size"),
+)
+"""What splits a page's KV over ranks besides TP. Pages in the store are told apart by TP rank alone."""
 ASKED_EACH_SECOND = ("/v1/loads", "/server_info", "/model_info", "/metrics", "/ping")
 """By the shim; left out of the engine's log."""
 
@@ -78,9 +84,18 @@ class Options(Mapping[str, str | None]):
             raise FlagsRefused(f"{name}: {value!r} is not a number") from None
 
 
+def unstorable(options: Options) -> str | None:
+    """The option by which this engine's pages cannot be stored; None where they can."""
+    for names in SPLITS:
+        for name in names:
+            if options.number(name, 1) > 1:
+                return f"{name} {options[name]}"
+    return None
+
+
 def engine_arguments(options: Options, store: KvStore | None, version: Version | None = None) -> list[str]:
-    """All arguments of the server. Without ``store`` the engine's KV cannot be moved. ``version`` of SGLang;
-    None is taken for one that has all options.
+    """All arguments of the server. Without ``store``, or where its pages are ``unstorable``, the engine's KV
+    cannot be moved. ``version`` of SGLang; None is taken for one that has all options.
 
     Raises:
         FlagsRefused: the user's options exclude what Heddle needs.
@@ -101,7 +116,7 @@ def engine_arguments(options: Options, store: KvStore | None, version: Version |
     if version is None or version >= OLDEST_FOR_KV:
         default("--retraction-policy", "priority")
         default("--uvicorn-access-log-exclude-prefixes", *ASKED_EACH_SECOND)
-    if store is not None:
+    if store is not None and unstorable(options) is None:
         default("--page-size", str(DEFAULT_PAGE_SIZE))
         default("--enable-hierarchical-cache")
         default("--hicache-write-policy", "write_through")

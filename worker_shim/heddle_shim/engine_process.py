@@ -30,17 +30,19 @@ _PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
 
 
 class EngineProcess:
-    """``on_start`` is called before each start, with the number of the start from 1."""
+    """``on_start`` is called before each start, with the number of the start from 1; then ``command``, which
+    says this start's command line.
+    """
 
     def __init__(
         self,
-        command: Sequence[str],
+        command: Callable[[], Sequence[str]],
         environment: Mapping[str, str],
         log_file: Path | None,
         on_start: Callable[[int], None],
         first_delay_s: float = FIRST_DELAY_S,
     ) -> None:
-        self._command = tuple(command)
+        self._command = command
         self._environment = dict(environment)
         self._log_file = log_file
         self._on_start = on_start
@@ -102,10 +104,11 @@ class EngineProcess:
     async def _start(self) -> None:
         self.starts += 1
         self._on_start(self.starts)
+        command = tuple(self._command())
         output = self._log_file.open("ab") if self._log_file is not None else None
         try:
             self._process = await asyncio.create_subprocess_exec(
-                *self._command,
+                *command,
                 stdin=DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -116,7 +119,7 @@ class EngineProcess:
         finally:
             if output is not None:
                 output.close()
-        log.info("engine started, pid %d: %s", self._process.pid, " ".join(self._command)[:2000])
+        log.info("engine started, pid %d: %s", self._process.pid, " ".join(command)[:2000])
 
     def _end_group(self, number: signal.Signals) -> None:
         if self._process is not None:

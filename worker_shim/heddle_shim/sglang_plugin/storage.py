@@ -33,11 +33,15 @@ class HeddlePages(HiCacheStorage):  # type: ignore[misc]
         self._extra: dict[str, Any] = storage_config.extra_config or {}
         self._store = PageStore.attach(Path(self._extra["heddle_store"]))
         self._layout: KvLayout | None = None
+        self._unfit = split_otherwise(storage_config)
         self._part = 0
         self._shelf: PageShelf | None = None
 
     def register_mem_pool_host(self, mem_pool_host: Any) -> None:
         super().register_mem_pool_host(mem_pool_host)
+        if self._unfit:
+            log.warning("heddle: no KV is stored, %s: pages are told apart by TP rank alone", self._unfit)
+            return
         self._layout = layout_of(mem_pool_host, self._config, self._extra.get("heddle_kv_heads"))
         self._part = self._layout.part_of(self._config.tp_rank)
         expected = mem_pool_host.get_dummy_flat_data_page().nbytes
@@ -120,6 +124,14 @@ class HeddlePages(HiCacheStorage):  # type: ignore[misc]
                     self._store.root, EngineNote(pid=os.getpid(), base_version=base, namespace=namespace)
                 )
         return shelf
+
+
+def split_otherwise(config: HiCacheStorageConfig) -> str:
+    """By what else than TP a page's KV is split over ranks, each of which would store its own under the same
+    name; empty where by nothing.
+    """
+    sizes = {name: getattr(config, name, 1) for name in ("pp_size", "attn_cp_size", "dcp_size")}
+    return ", ".join(f"{name} {size}" for name, size in sizes.items() if (size or 1) > 1)
 
 
 def layout_of(pool: Any, config: HiCacheStorageConfig, kv_heads: int | None) -> KvLayout:

@@ -46,6 +46,7 @@ EVICTION_SLACK: Final = 0.05
 """An eviction frees this share of the budget beyond what was asked for: it looks at every page, so it should
 be rare.
 """
+NAMESPACE_FILE: Final = "namespace.json"
 PROMISED_SHARE: Final = 0.5
 """At most this share of the budget is promised to arriving transfers; the engine's own pages need the rest.
 """
@@ -170,25 +171,28 @@ class PageStore:
     def shelf(self, namespace: KvNamespace) -> PageShelf:
         """Pages of one model, weight version and layout."""
         directory = self.root / "pages" / namespace.digest
-        if not (directory / "namespace.json").exists():
+        if not (directory / NAMESPACE_FILE).exists():
             directory.mkdir(mode=0o700, exist_ok=True)
-            write_whole(directory / "namespace.json", namespace.model_dump_json())
+            write_whole(directory / NAMESPACE_FILE, namespace.model_dump_json())
         return PageShelf(self, namespace, directory)
 
     def namespaces(self) -> list[KvNamespace]:
         """Whose pages lie here; an engine adds its own when it starts."""
         found = []
-        for path in sorted((self.root / "pages").glob("*/namespace.json")):
+        for path in sorted((self.root / "pages").glob(f"*/{NAMESPACE_FILE}")):
             found.append(KvNamespace.model_validate_json(path.read_bytes()))
         return found
 
     def drop(self, namespace: KvNamespace) -> int:
-        """Removes all pages of a namespace, as after a weight update; returns how many."""
+        """Removes all pages of a namespace that are there now; returns how many. Its shelves stay good, in
+        whatever process they are.
+        """
         directory = self.root / "pages" / namespace.digest
         with self.locked():
-            count = sum(entry.name != "namespace.json" for entry in entries(directory))
-            # A writer that comes late finds no directory, and its page is not stored.
-            shutil.rmtree(directory, ignore_errors=True)
+            pages = [
+                one.path for one in entries(directory) if one.name[0] != "." and one.name != NAMESPACE_FILE
+            ]
+            count = sum(map(unlink, pages))
             self.make_room(0)
         return count
 
@@ -337,7 +341,7 @@ class PageStore:
         total = promised = 0
         for directory in entries(self.root / "pages"):
             for entry in entries(Path(directory.path)):
-                if entry.name == "namespace.json" or entry.name.startswith("."):
+                if entry.name == NAMESPACE_FILE or entry.name.startswith("."):
                     continue
                 try:
                     facts = entry.stat()
