@@ -72,6 +72,7 @@ class Peering:
         self._upstream = upstream
         self._driver = driver
         self._running = running
+        self._stored = stored
         self._aborts: set[asyncio.Task[Any]] = set()
         self._proxy: AdminProxy | None = None
         sinks = (*sinks, self._step_ended)
@@ -165,7 +166,8 @@ class Peering:
         reign = self.reign
         if reign is None or self._outliving is None:
             return app
-        self._proxy = AdminProxy(KeptCommands(app, self._outliving.saved), lambda: reign.leader_http)
+        here = KeptCommands(app, self._outliving.saved)
+        self._proxy = AdminProxy(here, lambda: reign.leader_http, self._stored.is_known_here)
         return self._proxy
 
     def fleet_changes(self) -> None:

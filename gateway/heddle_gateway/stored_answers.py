@@ -20,6 +20,7 @@ from heddle_gateway.dialects.wire import Scan
 FIELD: Final = "previous_response_id"
 CAPACITY: Final = 100_000
 _OWN: Final = re.compile(r"resp_([0-9a-f]{8})[0-9a-f]{24}")
+_ASKED: Final = re.compile(r"/v1/responses/([^/]+)")
 
 
 class KnownWorker(Protocol):
@@ -71,6 +72,11 @@ class StoredAnswers:
                 return worker
         # Of a single worker it is the one, or nobody's.
         return workers[0] if len(workers) == 1 and url is None and own is None else None
+
+    def is_known_here(self, path: str) -> bool:
+        """Whether a path asks for an answer whose holder this process alone remembers."""
+        asked = _ASKED.match(path)
+        return asked is not None and asked[1] in self._remembered
 
     def check(self, scan: Scan) -> None:
         """Raises ClientError for what no worker of this fleet can do."""

@@ -26,6 +26,16 @@ class InvalidId(ClientError):
         super().__init__(400, f"{carrier}: {reason}", param=carrier)
 
 
+def asked_id(text: str) -> str:
+    """The form that was kept of an id that somebody asks for in their own words. What cannot be an id is
+    answered as it is: nothing is known by it.
+    """
+    try:
+        return kept_id(text, "id") or text
+    except InvalidId:
+        return text
+
+
 def kept_id(text: str, carrier: str) -> str | None:
     """The form kept of ``text``; None for an empty one. Raises InvalidId.
 

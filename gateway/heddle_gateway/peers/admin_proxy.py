@@ -1,6 +1,7 @@
 """An operator may ask any gateway: what the leader alone knows, the leader is asked.
 
-Invariant: what is said of this process itself (`OWN`) never leaves it; a request is passed on once.
+Invariant: what is said of this process itself (`OWN`), or is known here alone, never leaves it; a request is
+passed on once, and its path as it came.
 """
 
 import asyncio
@@ -8,6 +9,7 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from contextlib import suppress
 from typing import Any, Final, TypeVar
+from urllib.parse import quote
 
 import httpx
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -43,11 +45,19 @@ class _Over(Exception):
 
 
 class AdminProxy:
-    """``leader``: base URL of who decides, None where that is this process."""
+    """``leader``: base URL of who decides, None where that is this process. ``is_here(path)``: whether this
+    process answers although it does not decide.
+    """
 
-    def __init__(self, app: ASGIApp, leader: Callable[[], str | None]) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        leader: Callable[[], str | None],
+        is_here: Callable[[str], bool] = lambda path: False,
+    ) -> None:
         self._app = app
         self._leader = leader
+        self._is_here = is_here
         self._client = httpx.AsyncClient(
             timeout=TIMEOUT, limits=LIMITS, trust_env=False, follow_redirects=False
         )
@@ -57,6 +67,8 @@ class AdminProxy:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         leader = self._leader() if scope["type"] == "http" and scope["path"] not in OWN else None
+        if leader is not None and self._is_here(scope["path"]):
+            leader = None
         if leader is None:
             await self._app(scope, receive, send)
         elif any(name == PASSED_ON for name, _ in scope["headers"]):
@@ -71,11 +83,13 @@ class AdminProxy:
     async def _pass_on(
         self, leader: str, scope: Scope, body: bytes, send: Send, left: asyncio.Task[None]
     ) -> None:
+        # Not the decoded path: an id may hold what would end it.
+        path = (scope.get("raw_path") or quote(scope["path"]).encode()).decode("latin-1")
         query = scope["query_string"].decode("latin-1")
         headers = [(name, value) for name, value in scope["headers"] if name not in HOP]
         request = self._client.build_request(
             scope["method"],
-            f"{leader}{scope['path']}" + (f"?{query}" if query else ""),
+            f"{leader}{path}" + (f"?{query}" if query else ""),
             headers=[*headers, (PASSED_ON, b"1")],
             content=body,
         )

@@ -29,6 +29,9 @@ from heddle_contracts.admin import (
 )
 from heddle_contracts.policy import Policy, PolicyChange
 
+from pydantic import AfterValidator
+
+from heddle_gateway.identity.ids import asked_id
 from heddle_gateway.routes.admin_listing import (
     LiveTrajectories,
     TrajectoryHistory,
@@ -76,7 +79,9 @@ class AdminDeps:
 
 
 TrajectoryId = Annotated[
-    str, Path(description="The id as the client sent it, percent-encoded: it may hold '/' and ':'.")
+    str,
+    AfterValidator(asked_id),
+    Path(description="The id as the client sent it, percent-encoded: it may hold '/' and ':'."),
 ]
 Tenant = Annotated[
     str | None, Query(description="Needed only where callers with different keys use the same id.")

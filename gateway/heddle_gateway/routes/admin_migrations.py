@@ -15,6 +15,7 @@ from fastapi import APIRouter, Depends, Query
 from heddle_contracts.migrations import Move, MoveAsk, MoveFilter, MoveList, MoveState
 
 from heddle_gateway.fleet.worker import WorkerView
+from heddle_gateway.identity.ids import asked_id
 from heddle_gateway.live.directory import Directory, LiveTrajectory
 from heddle_gateway.live.moves_wanted import MoveRefused
 from heddle_gateway.routes.admin_problem import AdminProblem, ProblemRoute, not_a_cursor, problems
@@ -115,7 +116,7 @@ def _wanted(
     ] = None,
 ) -> MoveFilter:
     return MoveFilter(
-        trajectory_id=trajectory_id,
+        trajectory_id=None if trajectory_id is None else asked_id(trajectory_id),
         tenant=tenant,
         worker=worker,
         state=state,
@@ -174,7 +175,7 @@ def _read_cursor(cursor: str) -> tuple[float | None, str, int]:
 
 
 def _trajectory(directory: Directory, wanted: MoveAsk) -> LiveTrajectory:
-    found = directory.named(wanted.trajectory_id)
+    found = directory.named(asked_id(wanted.trajectory_id))
     if wanted.tenant is not None:
         found = [live for live in found if live.tenant == wanted.tenant]
     if not found:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
+from heddle_gateway.identity.ids import asked_id
 from heddle_gateway.identity.keys import tenant_of
 from heddle_gateway.live.driver import Driver
 from heddle_gateway.routes.registry import AttemptRef
@@ -41,7 +42,7 @@ class FrameworkView:
 
     def finish_session(self, session_id: str, headers: Mapping[str, str]) -> bool:
         """Closes a trajectory of this caller; False where there is none (any more)."""
-        live = self._driver.directory.find(session_id, tenant_of(headers))
+        live = self._driver.directory.find(asked_id(session_id), tenant_of(headers))
         if live is None:
             return False
         self._driver.finish(live)

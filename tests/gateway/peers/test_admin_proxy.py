@@ -5,12 +5,13 @@ import contextlib
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
 import uvicorn
 from heddle_gateway.peers.admin_proxy import AdminProxy
+from heddle_gateway.stored_answers import StoredAnswers
 
 Until = Callable[..., Awaitable[None]]
 WAIT_S = 10.0
@@ -104,3 +105,28 @@ async def test_an_answer_passes_as_it_is(follower: Follower, worker: Any) -> Non
     assert (response.status_code, response.content, response.headers["x-more"]) == (418, b"\x1f\x8b raw", "1")
     [asked] = worker.received
     assert (asked.path, asked.body, asked.header("authorization")) == (PATH, b"{}", "Bearer k")
+
+
+async def test_a_path_passes_as_it_came(follower: Follower, worker: Any) -> None:
+    path = "/generate%3Fa%2Fb%20c%25%C3%A9"
+    worker.answers[path] = {"it": "is"}
+    response = await follower.http.post(path + "?x=%3F", content=b"{}")
+    assert response.status_code == 404, "the scripted server minds the query"
+    response = await follower.http.post(path, content=b"{}")
+    assert (response.status_code, response.json()) == (200, {"it": "is"})
+
+
+async def test_what_is_known_here_alone_is_answered_here() -> None:
+    async def here(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": scope["path"].encode()})
+
+    stored = StoredAnswers(cast(Any, None))
+    stored.note("their-own-id", "resp_1", "http://w1")
+    proxy = AdminProxy(here, lambda: "http://127.0.0.1:1", stored.is_known_here)
+    transport = httpx.ASGITransport(proxy)
+    async with httpx.AsyncClient(transport=transport, base_url="http://here") as http:
+        for path in ("/v1/responses/their-own-id", "/v1/responses/their-own-id/input_items"):
+            assert (await http.get(path)).text == path
+        assert (await http.get("/v1/responses/another")).status_code == 503
+    await proxy.close()
