@@ -28,7 +28,6 @@ from heddle_contracts.admin import (
     WorkerView,
 )
 from heddle_contracts.policy import Policy, PolicyChange
-
 from pydantic import AfterValidator
 
 from heddle_gateway.identity.ids import asked_id
