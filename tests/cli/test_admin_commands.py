@@ -143,6 +143,22 @@ def test_the_policy_is_shown_and_switched(admin: Any) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("move_margin=abc", 'move_margin: invalid type: string "abc", expected a number'),
+        ("priority_levels=1.5", "priority_levels: invalid type: number 1.5, expected a whole number"),
+        ("priority_levels=-1", "priority_levels: invalid value: number -1, expected a whole number"),
+        ("max_wait_ms=true", "max_wait_ms: invalid type: true, expected a whole number"),
+    ],
+)
+def test_a_value_of_another_type_is_refused_in_plain_words(
+    heddle: Any, gateway: str, setting: str, said: str
+) -> None:
+    done = heddle("policy", "set", setting, "--gateway", gateway, *KEY)
+    assert (done.returncode, done.stderr) == (1, f"heddle: {said}\n")
+
+
 def test_a_rollout_is_announced_shown_and_finished(
     admin: Any, heddle: Any, gateway: str, tmp_path: Path
 ) -> None:

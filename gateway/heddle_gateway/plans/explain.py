@@ -151,7 +151,7 @@ def _trajectory(
     now: Whereabouts | None,
 ) -> TrajectoryExplained:
     worker = share.name or f"a worker of MP degree {share.degree}"
-    shared = "alone" if not company else f"with {company} others"
+    shared = {0: "alone", 1: "with one other"}.get(company, f"with {company} others")
     had = f"When the plan was made it had rank {rank} of {plan.trajectories}"
     text = f"{had}, so it falls to {worker}, {shared}."
     if not plan.live:

@@ -335,4 +335,5 @@ class PlanKeeper:
 
 
 def _told(share: FittedShare) -> str:
-    return f"{share.name} (MP degree {share.degree}): {share.size} trajectories"
+    count = "1 trajectory" if share.size == 1 else f"{share.size} trajectories"
+    return f"{share.name} (MP degree {share.degree}): {count}"

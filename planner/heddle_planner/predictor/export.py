@@ -51,6 +51,10 @@ def export_history(location: str, out: Path) -> int:
     url = _url(location)
     partial = out.with_name(out.name + ".part")
     try:
+        partial.touch()
+    except OSError as error:
+        raise DataError(f"--out {out}: {error.strerror}") from error
+    try:
         if url.get_backend_name() == "sqlite":
             engine = create_engine(url)
             with engine.connect() as connection:

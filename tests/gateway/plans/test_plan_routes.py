@@ -77,7 +77,7 @@ async def test_a_plan_for_given_lengths_of_the_live_shape_can_be_put_in_force(pl
     plan = await make(planned, lengths=[9_000, 800, 700, 600], workers=[2, 1])
     done = await planned.client.post(f"/admin/v1/plans/{plan.version}/activate")
     assert done.status_code == 200, done.text
-    assert sum(int(share.rsplit(": ")[1].split()[0]) for share in done.json()["fleet"]) == 4
+    assert [share.rsplit(": ")[1] for share in done.json()["fleet"]] == ["1 trajectory", "3 trajectories"]
 
 
 async def test_an_older_plan_can_be_rolled_back_to(planned: Any) -> None:
@@ -113,6 +113,8 @@ async def test_a_plan_for_given_lengths_is_explained_with_each_length(planned: A
         ("2", 700),
         ("0", 100),
     ]
+    assert "alone" in told.trajectories[0].text
+    assert all("with one other" in one.text for one in told.trajectories[1:])
 
 
 async def test_the_planner_is_asked_when_workers_come_and_when_it_says_that_its_error_jumped(

@@ -223,3 +223,10 @@ def test_an_export_of_what_is_no_history_leaves_no_file(tmp_path: Path) -> None:
     assert code == 2
     assert "cannot be read as a history" in err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["x.db"]
+
+
+def test_an_export_to_where_nothing_can_be_written_does_not_blame_the_history(tmp_path: Path) -> None:
+    out = tmp_path / "absent" / "o"
+    (tmp_path / "x.db").touch()
+    code, _, err = run("export", "--from-history", "--out", out, "--database", tmp_path / "x.db")
+    assert (code, err) == (2, f"--out {out}: No such file or directory\n")
