@@ -20,8 +20,10 @@ pub struct KvRule {
     /// Share of the trajectories in their tool gaps that will come back: the others hold nothing. Near 1 for agents;
     /// near 0 for single requests, each of which looks like a trajectory until it has not come back for long.
     pub return_share: f64,
-    /// KV tokens that are set aside for each output token that a trajectory still has to come.
-    pub growth: f64,
+    /// Share of the KV that trajectories are expected to grow by that is set aside.
+    pub growth_share: f64,
+    /// KV tokens that a trajectory grows by with each output token.
+    pub growth_per_output: f64,
     /// Tool gaps; none until enough were seen, and all that is idle counts.
     pub gaps: Option<Gaps>,
     /// Weight of computing a context again against holding it.
@@ -71,7 +73,8 @@ impl Worker {
     ///
     /// Growth is a forecast, and may be off by any factor: a predictor that has seen little says more of each trajectory
     /// than the KV holds. So nothing is set aside for it on a worker where no step runs or waits: an idle engine would
-    /// keep newcomers out for what nobody computes. What grows all the same is set aside later.
+    /// keep newcomers out for what nobody computes. What grows all the same is set aside later. And none is taken to grow
+    /// beyond the whole KV, whatever is said of it: there it ends.
     pub fn has_room(&self, tokens: u64, remaining: u64, rule: &KvRule) -> bool {
         let counted = self.counted(rule);
         if self.kv_tokens == 0 || counted < 1.0 {
@@ -81,10 +84,22 @@ impl Worker {
             0.0
         } else {
             let going_on = counted / (self.committed() + self.incoming) as f64;
-            let to_come = going_on * self.homed.total_weight() as f64 + remaining as f64;
-            rule.growth * to_come
+            let most = (self.kv_tokens as f64 / rule.growth_per_output) as u64;
+            let to_come = going_on * self.homed_up_to(most) as f64 + remaining.min(most) as f64;
+            rule.growth_share * rule.growth_per_output * to_come
         };
         counted + tokens as f64 + growth <= self.kv_tokens as f64 * rule.headroom
+    }
+
+    /// Output tokens to come of those at home here, of each no more than `most`.
+    fn homed_up_to(&self, most: u64) -> u64 {
+        match self.homed.first() {
+            Some(longest) if longest.weight > most => {
+                let longer = self.homed.before(0, most);
+                self.homed.total_weight() - longer.weight + longer.count as u64 * most
+            }
+            _ => self.homed.total_weight(),
+        }
     }
 
     /// When a worker at which no step runs or waits takes a trajectory of `tokens` in the place of idle KV that it holds;
@@ -136,7 +151,8 @@ mod tests {
         let rule = KvRule {
             headroom: 1.0,
             return_share: 1.0,
-            growth: 0.0,
+            growth_share: 0.0,
+            growth_per_output: 1.0,
             gaps,
             recompute_weight,
         };

@@ -115,7 +115,8 @@ impl Core {
         KvRule {
             headroom: self.policy.kv_headroom,
             return_share: self.estimator.return_share(),
-            growth: self.policy.kv_growth_share * self.estimator.growth_per_output(),
+            growth_share: self.policy.kv_growth_share,
+            growth_per_output: self.estimator.growth_per_output(),
             gaps: self.estimator.gap_lengths().map(|lengths| Gaps {
                 lengths,
                 most_us: self.estimator.dormant_after(&self.policy) as f64,

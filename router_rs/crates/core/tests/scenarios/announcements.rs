@@ -6,7 +6,7 @@ use heddle_core::plan::{PlanSpec, Share};
 use crate::driver::Driver;
 use crate::placements::{placed, where_to};
 
-fn expect(driver: &mut Driver, trajectory: u64, mean: f64) {
+pub fn expect(driver: &mut Driver, trajectory: u64, mean: f64) {
     driver
         .handle(Event::TrajectoryExpected {
             trajectory,

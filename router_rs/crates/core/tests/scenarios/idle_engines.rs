@@ -1,8 +1,9 @@
-//! Admission where nothing runs: an engine does not stand idle for what a forecast says.
+//! Admission and forecasts of more than the KV: an engine does not stand idle for what they say, nor is it taken whole.
 
 use heddle_core::event::WorkerUp;
 use heddle_core::{Event, Policy};
 
+use crate::announcements::expect;
 use crate::driver::{Driver, prompt};
 
 fn with_kv(kv_tokens: u64) -> Driver {
@@ -48,12 +49,24 @@ fn beside_a_running_step_a_newcomer_needs_room_for_growth_until_that_has_ended()
     for id in 1..=5 {
         assert!(driver.arrive_with(prompt(id, id, 11)).is_some());
         driver.done_with(id, 11, 3);
-        predict(&mut driver, id, 220_000.0);
+        predict(&mut driver, id, 100_000.0);
     }
-    assert!(driver.arrive_with(prompt(11, 1, 14)).is_some());
+    assert!(driver.arrive_with(prompt(11, 1, 60_000)).is_some());
     assert!(driver.arrive_with(prompt(6, 6, 11)).is_none());
-    driver.done_with(11, 14, 3);
+    driver.done_with(11, 60_000, 3);
     assert_eq!(driver.dispatches.last().map(|sent| sent.step), Some(6));
+}
+
+#[test]
+fn nobody_is_taken_to_grow_beyond_the_kv_whatever_is_forecast() {
+    let mut driver = with_kv(100_000);
+    // A tenth of the KV is set aside for each, and nine tenths and a half are given out.
+    for id in 1..=9 {
+        expect(&mut driver, id, 2_200_000.0);
+        assert!(driver.arrive_with(prompt(id, id, 11)).is_some(), "{id}");
+    }
+    expect(&mut driver, 10, 2_200_000.0);
+    assert!(driver.arrive_with(prompt(10, 10, 11)).is_none());
 }
 
 #[test]
