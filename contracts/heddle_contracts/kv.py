@@ -184,7 +184,9 @@ class MigrationFault(StrEnum):
 
 
 class MigrationRequest(_Contract):
-    """Move a trajectory's KV from the worker of the shim that is asked to another one.
+    """Bring a trajectory's KV from the worker of the shim that is asked to another one.
+
+    What the source has stays there until it needs the room: others may share its pages.
 
     Which KV is said by ``page_hashes``, ``tokens`` or ``rid``; with several the first of them in this order
     is used. The same ``id`` again is the same migration, whatever else is sent.
@@ -222,10 +224,6 @@ class MigrationRequest(_Contract):
     worth_s: float | None = Field(
         default=None, gt=0, description="What re-prefill would cost; a move that takes longer is declined."
     )
-    release: bool = Field(default=True, description="The source gives its pages up once they have landed.")
-    keep_pages: int = Field(
-        default=0, ge=0, description="Leading pages the source keeps: a prefix shared with others."
-    )
 
     @model_validator(mode="after")
     def _names_kv(self) -> Self:
@@ -251,7 +249,6 @@ class MigrationStatus(_Contract):
     seconds: float = Field(default=0.0, ge=0, description="From the request to the end, or so far.")
     expected_s: float | None = Field(default=None, description="What the shim expects the move to take.")
     attempts: int = Field(default=0, ge=0, description="Connections made; more than one after a break.")
-    released: int = Field(default=0, ge=0, description="Pages the source gave up.")
 
 
 class MigrationList(_Contract):

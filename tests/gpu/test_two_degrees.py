@@ -50,7 +50,6 @@ def test_from_one_gpu_to_two_and_back(tp1: Worker, tp2: Worker, new_tokens: NewT
     on_one = in_store(tp1, tp1.generate(new_tokens(2000), NEW))
     there = tp1.move("there", tp2.shim_url, tokens=on_one.tokens)
     assert (there["state"], there["tokens_landed"]) == ("landed", on_one.full_pages), there
-    assert there["released"] == on_one.full_pages // PAGE
     prompt = [*on_one.tokens, *new_tokens(60)]
     on_two = tp2.generate(prompt, NEW)
     assert on_two.cached >= 0.95 * on_one.full_pages

@@ -160,7 +160,7 @@ class LiveCluster:
             max_new_tokens=max(self.case.most_output, output),
             priority=decision.priority,
         )
-        self._mover.ran(live, generation, self._shared_prompt(trajectory))
+        self._mover.ran(live, generation)
         await self.engines[decision.worker].submit([generation], stream=False).ended()
         self.driver.first_byte(ticket)
         self.driver.end(
@@ -170,11 +170,6 @@ class LiveCluster:
             self._predict(trajectory, live)
         assert generation.finished_at is not None
         return generation.finished_at
-
-    def _shared_prompt(self, trajectory: int) -> int:
-        """Prompt tokens that siblings share; 0 for one alone in its group."""
-        prompt, group, _, _ = self.scripts[trajectory]
-        return prompt if sum(script[1] == group for script in self.scripts) > 1 else 0
 
     def _predict(self, trajectory: int, live: LiveTrajectory) -> None:
         if self._predictions[trajectory]:

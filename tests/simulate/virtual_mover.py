@@ -1,7 +1,7 @@
 """Carries out a live driver's moves of KV between emulated engines, in the loop's time.
 
 In the place of shims: what is known at the source is locked, room is set aside at the target, the transfer
-takes its set-up and its tokens, then the target knows them and the source forgets them.
+takes its set-up and its tokens, then the target knows them too.
 """
 
 import asyncio
@@ -40,14 +40,14 @@ class VirtualMover:
         self._engines = engines
         self._moves: Final = [KvMoves(engine.engine) for engine in engines]
         self._link = link
-        self._last: dict[int, tuple[Generation, int]] = {}
+        self._last: dict[int, Generation] = {}
         self._transfers: dict[int, _Transfer] = {}
         self._loop = asyncio.get_running_loop()
         self._failed: deque[tuple[int, MigrationFailure]] = deque()
 
-    def ran(self, live: LiveTrajectory, generation: Generation, shared: int) -> None:
-        """The trajectory's latest step; its first ``shared`` tokens are siblings' too."""
-        self._last[live.handle] = (generation, shared)
+    def ran(self, live: LiveTrajectory, generation: Generation) -> None:
+        """The trajectory's latest step."""
+        self._last[live.handle] = generation
 
     def begin(self, action: Migrate, live: LiveTrajectory) -> None:
         failure = self._begin(action, live)
@@ -74,7 +74,7 @@ class VirtualMover:
 
     def _begin(self, action: Migrate, live: LiveTrajectory) -> MigrationFailure | None:
         assert self._link is not None
-        generation, _ = self._last[live.handle]
+        generation = self._last[live.handle]
         rate, setup = self._link
         now = self._loop.time()
         source, target = self._moves[action.from_worker], self._moves[action.to_worker]
@@ -86,20 +86,19 @@ class VirtualMover:
         moved = hold.shared - known
         took = setup + moved / rate
         worth = action.worth_us is None or micros(took) <= action.worth_us
-        if not moved or not worth or not target.promise(now, hold.shared):
+        if not worth or not target.promise(now, hold.shared):
             source.let_go(now, hold)
-            return "declined" if not moved or not worth else "target_full"
-        timer = self._loop.call_at(micros(now + took) / 1e6, self._land, action.migration, live.handle)
+            return "declined" if not worth else "target_full"
+        timer = self._loop.call_at(micros(now + took) / 1e6, self._land, action.migration)
         self._transfers[action.migration] = _Transfer(action, text, hold, timer)
         self._catch_up(action)
         return None
 
-    def _land(self, migration: int, handle: int) -> None:
+    def _land(self, migration: int) -> None:
         transfer = self._transfers.pop(migration)
         action, now = transfer.action, self._loop.time()
         self._moves[action.to_worker].adopt(now, transfer.hold.shared, transfer.text)
         self._moves[action.from_worker].let_go(now, transfer.hold)
-        self._moves[action.from_worker].drop(now, transfer.text, self._last[handle][1])
         self._catch_up(action)
         self._driver.migration_landed(migration, transfer.hold.shared)
         self.flush()

@@ -114,13 +114,6 @@ class SGLangSide:
         store, namespace = self._ready()
         return StoredSink(store, namespace, offer)
 
-    async def release(self, namespace: KvNamespace, hashes: Sequence[str]) -> int:
-        """Of the page store. What the engine has in its own memory leaves it by age, as any prefix does."""
-        if self._store is None:
-            return 0
-        shelf = self._store.shelf(namespace)
-        return await asyncio.to_thread(shelf.remove, hashes, range(namespace.layout.parts))
-
     def _ready(self) -> tuple[PageStore, KvNamespace]:
         namespace = self.namespace()
         if self._store is None or namespace is None:

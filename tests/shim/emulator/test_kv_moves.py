@@ -6,7 +6,6 @@ import pytest
 from heddle_shim.emulator.engine import Engine
 from heddle_shim.emulator.generation import Ending, Generation
 from heddle_shim.emulator.kv_moves import KvMoves
-from heddle_shim.emulator.radix import RadixTree
 from heddle_shim.emulator.tokens import count, pack
 
 from .conftest import MakeEngine, MakeGeneration
@@ -122,32 +121,23 @@ def test_more_than_was_promised_is_not_taken(make_engine: MakeEngine) -> None:
         moves.adopt(0.0, 10, pack(range(11)))
 
 
-@pytest.mark.parametrize("page", [1, 4])
-def test_dropping_a_prefix_stops_where_others_share_it(page: int) -> None:
-    tree = RadixTree(page)
-    shared = list(range(1, 41))
-    mine, other = shared + [100] * 20, shared + [200] * 20
-    tree.insert(pack(mine))
-    tree.insert(pack(other))
+def test_kv_that_left_is_as_old_as_its_last_step(
+    make_engine: MakeEngine, make_generation: MakeGeneration
+) -> None:
+    """As in SGLang, where nobody who reads pages for another worker is a request."""
+    engine = make_engine(max_total_num_tokens=1000)
+    moves = KvMoves(engine)
+    older, newer = list(range(1, 301)), list(range(1001, 1301))
+    for history in (older, newer):
+        run_to_end(engine, make_generation(history, 1))
+    hold = moves.hold(engine.now, pack(older))
+    assert hold is not None
+    moves.let_go(engine.now, hold)
 
-    assert tree.prune(pack(mine), 0) == 20
-    assert tree.match(pack(other))[0] == 60
-    assert tree.match(pack(mine))[0] == 40
-    assert tree.prune(pack(other), 10) == 60 - -(-10 // page) * page
-    assert tree.match(pack(other))[0] == -(-10 // page) * page
-    assert tree.audit() == []
+    assert moves.promise(engine.now, 500)
 
-
-def test_a_locked_prefix_is_not_dropped() -> None:
-    tree = RadixTree()
-    tokens = pack(range(1, 31))
-    _, node = tree.insert(tokens)
-    tree.lock(node)
-
-    assert tree.prune(tokens, 0) == 0
-    tree.unlock(node)
-    assert tree.prune(tokens, 0) == 30
-    assert (tree.size, tree.evictable, tree.audit()) == (0, 0, [])
+    assert engine.pool.tree.match(pack(older))[0] == 0
+    assert engine.pool.tree.match(pack(newer))[0] == 300
 
 
 @pytest.mark.parametrize("seed", range(15))
@@ -180,10 +170,8 @@ def test_moves_among_random_requests_never_break_the_pool(
                 size = promised.pop()
                 tokens = pack(draw.choices(range(1, 9), k=size))
                 moves.adopt(now, size, draw.choice([b"", tokens]))
-            case 5 if holds:
+            case _ if holds:
                 moves.let_go(now, holds.pop())
-            case _ if histories:
-                moves.drop(now, draw.choice(histories), draw.randrange(0, 50))
         assert engine.audit() == []
     for hold in holds:
         moves.let_go(now, hold)

@@ -51,9 +51,6 @@ class StoredEngine:
     async def open_sink(self, offer: Offer) -> PageSink:
         return StoredSink(self.store, self.own, offer)
 
-    async def release(self, namespace: KvNamespace, hashes: Sequence[str]) -> int:
-        return self.store.shelf(namespace).remove(hashes, range(namespace.layout.parts))
-
     def fill(self, hashes: Sequence[str], data: Callable[[str, int], bytes]) -> None:
         shelf = self.store.shelf(self.own)
         for name in hashes:

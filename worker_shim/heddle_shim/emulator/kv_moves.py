@@ -1,7 +1,8 @@
 """An engine's KV that leaves for another worker, or arrives from one, without harm to what runs.
 
 KV that leaves is locked while it is read; KV that arrives has its room set aside first. Both take from what
-running requests could have evicted, so both are refused where those would come short.
+running requests could have evicted, so both are refused where those would come short. What has left stays
+behind as any prefix that nobody uses, as old as its last step, until its room is needed: so it is in SGLang.
 """
 
 from typing import Final
@@ -21,7 +22,7 @@ class KvMoves:
         """Locks the longest known prefix; None where running requests need what that would lock."""
         engine = self._engine
         engine.advance(now)
-        hold = engine.pool.open(tokens)
+        hold = engine.pool.open(tokens, used=False)
         if engine.pool.obtainable < engine.kv_needed():
             engine.pool.close(hold)
             return None
@@ -45,25 +46,15 @@ class KvMoves:
         engine.disturb()
         return True
 
-    def adopt(self, now: float, promised: int, tokens: bytes) -> int:
-        """Ends a promise; ``tokens``, which must fit it, are a known prefix from now on. Returns how many
-        were not known before.
+    def adopt(self, now: float, promised: int, tokens: bytes, present: int = 0) -> int:
+        """Ends a promise; ``tokens`` are a known prefix from now on. The first ``present`` of them are held
+        already, the others must fit the promise. Returns how many were not known before.
         """
         engine = self._engine
-        if count(tokens) > promised:
-            raise ValueError(f"{count(tokens)} tokens arrived for a promise of {promised}")
+        if count(tokens) > promised + present:
+            raise ValueError(f"{count(tokens) - present} tokens arrived for a promise of {promised}")
         engine.advance(now)
         engine.pool.promised -= promised
         known, _ = engine.pool.tree.insert(tokens)
         engine.disturb()
         return count(tokens) - known
-
-    def drop(self, now: float, tokens: bytes, keep: int) -> int:
-        """Forgets a prefix beyond its first ``keep`` tokens, as far as nobody else has it; returns how
-        many.
-        """
-        engine = self._engine
-        engine.advance(now)
-        freed = engine.pool.tree.prune(tokens, keep)
-        engine.disturb()
-        return freed

@@ -58,9 +58,11 @@ class KvPool:
         """``tokens`` rounded up to whole pages, in tokens."""
         return -(-tokens // self.page_size) * self.page_size
 
-    def open(self, tokens: bytes) -> KvHold:
-        """Locks the longest known prefix of ``tokens`` for a request."""
-        shared, node = self.tree.match(tokens)
+    def open(self, tokens: bytes, *, used: bool = True) -> KvHold:
+        """Locks the longest known prefix of ``tokens`` for a request, or for one who reads it and makes no
+        ``used`` of it.
+        """
+        shared, node = self.tree.match(tokens, used=used)
         self.tree.lock(node)
         return KvHold(node, shared)
 

@@ -51,9 +51,9 @@ class RadixTree:
         self.evictable = 0
         self._heap: list[tuple[int, int, Node]] = []
 
-    def match(self, tokens: bytes) -> tuple[int, Node]:
-        """Longest known prefix in whole pages: (its tokens, its last node). Marks it as used now."""
-        node, end = self._walk(tokens, self.root, 0)
+    def match(self, tokens: bytes, *, used: bool = True) -> tuple[int, Node]:
+        """Longest known prefix in whole pages: (its tokens, its last node). Marks it as ``used`` now."""
+        node, end = self._walk(tokens, self.root, 0, used=used)
         return end // ID_BYTES, node
 
     def insert(self, tokens: bytes) -> tuple[int, Node]:
@@ -116,24 +116,6 @@ class RadixTree:
             self._offer(parent)
         return freed
 
-    def prune(self, tokens: bytes, keep: int) -> int:
-        """Forgets what this sequence alone has beyond its first ``keep`` tokens; returns how many tokens.
-
-        From its end on, up to the first node that is locked or that other sequences share.
-        """
-        node, end = self._walk(tokens, self.root, 0)
-        keep = -(-keep // self.page_size) * self._page_bytes
-        freed = 0
-        while node is not self.root and end > keep and not node.children and not node.locks:
-            start = end - len(node.key)
-            if start < keep:
-                self._split(node, keep - start)
-            node, gone = self._cut_off(node)
-            end -= gone * ID_BYTES
-            freed += gone
-        self._offer(node)
-        return freed
-
     def audit(self) -> list[str]:
         """Broken invariants, empty when all is well."""
         faults: list[str] = []
@@ -162,11 +144,11 @@ class RadixTree:
             faults.append(f"counted {size}/{evictable} tokens, kept {self.size}/{self.evictable}")
         return faults
 
-    def _walk(self, tokens: bytes, node: Node, at: int) -> tuple[Node, int]:
+    def _walk(self, tokens: bytes, node: Node, at: int, *, used: bool = True) -> tuple[Node, int]:
         """Follows ``tokens`` from their byte ``at``, where ``node`` ends, as far as it is known, splitting
         the last edge if it is known in part.
         """
-        self._tick += 1
+        self._tick += used
         page = self._page_bytes
         usable = len(tokens) // page * page
         while at < usable:
@@ -176,11 +158,13 @@ class RadixTree:
             if tokens.startswith(child.key, at):
                 at += len(child.key)
                 node = child
-                node.last_used = self._tick
+                if used:
+                    node.last_used = self._tick
                 continue
             shared = self._shared_bytes(child.key, tokens, at)
             node = self._split(child, shared)
-            node.last_used = self._tick
+            if used:
+                node.last_used = self._tick
             at += shared
             break
         return node, at

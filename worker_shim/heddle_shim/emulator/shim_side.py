@@ -1,11 +1,10 @@
 """The emulated engine as a shim sees it: its prefix tree's pages leave and arrive over the real transport.
 
 Bytes are few and checked (``synthetic_page``), time is that of real KV over the profile's link (``link``), in
-simulated seconds. The tree knows tokens, not page hashes, so an offer's pages are all sent, also those that
-are here already.
+simulated seconds. Of an offer only what the tree lacks is sent; the tree knows tokens, so the hashes of what
+it has are computed (``known_pages``).
 """
 
-from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Final, Protocol
 
@@ -15,6 +14,7 @@ from pydantic import ValidationError
 from heddle_shim.emulator.clock import Clock
 from heddle_shim.emulator.engine import Engine
 from heddle_shim.emulator.histories import Histories
+from heddle_shim.emulator.known_pages import known_pages
 from heddle_shim.emulator.kv_moves import KvMoves
 from heddle_shim.emulator.kv_pool import KvHold
 from heddle_shim.emulator.link import Link
@@ -26,8 +26,6 @@ from heddle_shim.transfer.faults import TransferFault
 from heddle_shim.transfer.page_file import Part
 
 WEIGHT_VERSION: Final = "default"
-MAX_LEAVING: Final = 64
-"""Moves whose tokens are remembered until their pages are released."""
 
 
 class Carried(Protocol):
@@ -60,7 +58,6 @@ class EmulatedEngineSide:
         self._moves = KvMoves(engine)
         self._out = Link(driver.clock, engine.costs.transfer_token)
         self._in = Link(driver.clock, engine.costs.transfer_token)
-        self._leaving: OrderedDict[str, tuple[bytes, tuple[str, ...]]] = OrderedDict()
         self._namespace: KvNamespace | None = None
         self._refusal: str | None = None
         if engine.costs.profile.transfer_bytes_s <= 0:
@@ -119,38 +116,27 @@ class EmulatedEngineSide:
                 MigrationFault.NOTHING_TO_MOVE,
                 f"{hold.shared} of {count(tokens)} tokens are in the source's prefix tree; a page has {size}",
             )
-        source = EmulatedSource(self, namespace, whole, hold)
-        self._leaving[request.id] = tokens, source.hashes
-        while len(self._leaving) > MAX_LEAVING:
-            self._leaving.popitem(last=False)
-        return source
+        return EmulatedSource(self, namespace, whole, hold)
 
     async def open_sink(self, offer: Offer) -> "EmulatedSink":
         namespace = self._own()
         if (fault := namespace.mismatch(offer.namespace)) is not None:
             raise TransferFault(MigrationFault.MISMATCH, fault)
-        wanted = len(offer.hashes) * namespace.layout.page_size
-        granted = self._moves.promise(self._driver.clock.now(), wanted)
+        size, now = namespace.layout.page_size, self._driver.clock.now()
+        known = known_pages(self._engine.pool.tree, offer.hashes, size)
+        present = self._moves.hold(now, known)
+        wanted = len(offer.hashes) * size - count(known)
+        granted = present is not None and self._moves.promise(now, wanted)
+        if present is not None and not granted:
+            self._moves.let_go(now, present)
         self._driver.catch_up()
-        if not granted:
+        if present is None or not granted:
             raise TransferFault(
                 MigrationFault.TARGET_FULL,
                 f"{wanted} tokens do not fit beside what runs in the target's pool of"
                 f" {self._engine.pool.total}",
             )
-        return EmulatedSink(self, offer, wanted)
-
-    async def release(self, namespace: KvNamespace, hashes: Sequence[str]) -> int:
-        if not hashes:
-            return 0
-        # The last hash names the whole history; first pages are shared by siblings. The newest move is meant.
-        for tokens, sent in reversed(self._leaving.values()):
-            if hashes[-1] in sent:
-                keep = sent.index(hashes[0]) * namespace.layout.page_size
-                freed = self._moves.drop(self._driver.clock.now(), tokens, keep)
-                self._driver.catch_up()
-                return min(len(hashes), freed // namespace.layout.page_size)
-        return 0
+        return EmulatedSink(self, offer, known, present, wanted)
 
     # ---------------------------------------------------------------------------- for source and sink
 
@@ -160,8 +146,10 @@ class EmulatedEngineSide:
     async def receive(self, tokens: int, *, last: bool) -> None:
         await self._in.carry(tokens, last=last)
 
-    def adopt(self, promised: int, tokens: bytes) -> None:
-        self._moves.adopt(self._driver.clock.now(), promised, tokens)
+    def adopt(self, promised: int, tokens: bytes, present: KvHold) -> None:
+        now = self._driver.clock.now()
+        self._moves.adopt(now, promised, tokens, present.shared)
+        self._moves.let_go(now, present)
         self._driver.catch_up()
 
     def let_go(self, hold: KvHold) -> None:
@@ -218,14 +206,20 @@ class EmulatedSource:
 
 
 class EmulatedSink:
-    """Room in the pool for an offer's pages; they become a prefix in the tree when it is closed."""
+    """Room in the pool for what is missing of an offer's pages; they become a prefix in the tree when it is
+    closed. What is ``known`` of it is held until then.
+    """
 
-    def __init__(self, side: EmulatedEngineSide, offer: Offer, promised: int) -> None:
+    def __init__(
+        self, side: EmulatedEngineSide, offer: Offer, known: bytes, present: KvHold, promised: int
+    ) -> None:
         self._side = side
         self._layout: KvLayout = offer.namespace.layout
         self._hashes = offer.hashes
+        self._present = present
         self._promised: int | None = promised
-        self._pages: dict[int, bytes] = {}
+        step = self._layout.page_size * ID_BYTES
+        self._pages = {at // step: known[at : at + step] for at in range(0, len(known), step)}
 
     def missing(self) -> list[int]:
         return [index for index in range(len(self._hashes)) if index not in self._pages]
@@ -246,4 +240,4 @@ class EmulatedSink:
         # A page names all before it, so equal hashes say that the pages are in order and of one history.
         if page_hashes(unpack(tokens), self._layout.page_size) != list(self._hashes[:complete]):
             tokens = b""
-        self._side.adopt(promised, tokens)
+        self._side.adopt(promised, tokens, self._present)

@@ -95,6 +95,3 @@ class EngineSide(Protocol):
         Raises:
             TransferFault: MISMATCH, TARGET_FULL, ENGINE.
         """
-
-    async def release(self, namespace: KvNamespace, hashes: Sequence[str]) -> int:
-        """Gives pages up that now live elsewhere; those in use stay. Returns how many went."""

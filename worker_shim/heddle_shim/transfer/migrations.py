@@ -18,7 +18,6 @@ from urllib.parse import urlsplit
 
 from heddle_contracts.kv import (
     Handshake,
-    KvNamespace,
     MigrationFault,
     MigrationRequest,
     MigrationState,
@@ -87,7 +86,6 @@ class _Migration:
     pages: int = 0
     page_size: int = 0
     expected_s: float | None = None
-    released: int = 0
     ended: float | None = None
     over: asyncio.Event = field(default_factory=asyncio.Event)
     task: asyncio.Task[None] | None = None
@@ -107,14 +105,13 @@ class _Migration:
             fault=self.fault,
             detail=self.detail,
             pages=self.pages,
-            pages_present=progress.present,
+            pages_present=progress.present or 0,
             pages_moved=progress.moved,
             tokens_landed=progress.complete * self.page_size,
             bytes_moved=progress.bytes,
             seconds=(self.ended if self.ended is not None else now) - self.started,
             expected_s=self.expected_s,
             attempts=progress.attempts,
-            released=self.released,
         )
 
 
@@ -228,7 +225,7 @@ class Migrations:
         end, fault = MigrationState.LANDED, None
         try:
             async with asyncio.timeout(migration.request.deadline_s):
-                leaving = await self._move(migration)
+                await self._move(migration)
         except TransferFault as error:
             declined = error.fault is MigrationFault.NOT_WORTH_IT
             end, fault = MigrationState.DECLINED if declined else MigrationState.FAILED, error
@@ -244,24 +241,11 @@ class Migrations:
             log.exception("migration %s of %s failed", migration.request.id, migration.request.trajectory)
             end = MigrationState.FAILED
             fault = TransferFault(MigrationFault.ENGINE, f"{type(error).__name__}: {error}")
-        if fault is None:
-            # The pages are at the target whatever becomes of those at the source.
-            migration.move(end)
-            await self._release(migration, *leaving)
-        else:
+        if fault is not None:
             migration.fault, migration.detail = fault.fault, fault.detail
-            migration.move(end)
+        migration.move(end)
 
-    async def _release(self, migration: _Migration, namespace: KvNamespace, hashes: Sequence[str]) -> None:
-        if not migration.request.release:
-            return
-        try:
-            migration.released = await self._engine.release(namespace, hashes)
-        except TransferFault as fault:
-            migration.detail = f"landed, but the source kept its pages: {fault.detail}"
-
-    async def _move(self, migration: _Migration) -> tuple[KvNamespace, Sequence[str]]:
-        """Returns the pages that the source may now give up."""
+    async def _move(self, migration: _Migration) -> None:
         loop = asyncio.get_running_loop()
         request = migration.request
         if (reason := self._engine.cannot_migrate()) is not None:
@@ -270,14 +254,17 @@ class Migrations:
         try:
             layout = source.namespace.layout
             migration.pages, migration.page_size = len(source.hashes), layout.page_size
-            self._refuse_if_too_slow(migration, layout.page_bytes * len(source.hashes))
             peer = await self._ask(request.target)
             transport, address = self._fitting(source, peer, request.target)
-            migration.move(MigrationState.MOVING)
+
+            def weigh(missing: int) -> None:
+                self._refuse_if_too_slow(migration, layout.page_bytes * missing)
+                migration.move(MigrationState.MOVING)
+
             left = migration.started + request.deadline_s - loop.time()
             offer = Offer(request.id, request.trajectory, source.namespace, tuple(source.hashes), left)
             try:
-                await transport.push(address, offer, source, migration.progress)
+                await transport.push(address, offer, source, migration.progress, weigh)
             finally:
                 # One that ran out of time shows the rate too.
                 self._learn(migration.progress)
@@ -287,9 +274,9 @@ class Migrations:
             raise TransferFault(
                 MigrationFault.NOTHING_TO_MOVE, "the source lost the first page before it could be sent"
             )
-        return source.namespace, source.hashes[request.keep_pages : migration.progress.complete]
 
     def _refuse_if_too_slow(self, migration: _Migration, size: int) -> None:
+        """``size``: bytes of the pages that the target lacks."""
         request = migration.request
         rate = self._rate or UNSEEN_BYTES_S
         expected = migration.expected_s = size / rate

@@ -1,5 +1,6 @@
 """The pages of one model, weight version and layout in a page store."""
 
+import contextlib
 import os
 import time
 from collections.abc import Iterable, Sequence
@@ -124,17 +125,9 @@ class PageShelf:
                 except FileNotFoundError:
                     continue
 
-    def remove(self, hashes: Iterable[str], parts: Sequence[int]) -> int:
-        """Removes pages; returns how many had a part here."""
-        gone = [[self._remove(page_hash, part) for part in parts] for page_hash in hashes]
-        return sum(any(one) for one in gone)
-
-    def _remove(self, page_hash: str, part: int) -> bool:
-        try:
+    def _remove(self, page_hash: str, part: int) -> None:
+        with contextlib.suppress(FileNotFoundError):
             os.unlink(self._path(page_hash, part))
-        except FileNotFoundError:
-            return False
-        return True
 
     def _open(self, page_hash: str, part: int) -> int | None:
         try:

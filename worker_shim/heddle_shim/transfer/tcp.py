@@ -34,7 +34,7 @@ from heddle_shim.transfer.frames import (
 )
 from heddle_shim.transfer.mover import SLOTS, Mover, Writer
 from heddle_shim.transfer.page_file import Part
-from heddle_shim.transfer.transport import Progress
+from heddle_shim.transfer.transport import Progress, Weigh
 
 CONNECT_S: Final = 5.0
 ATTEMPTS: Final = 6
@@ -45,7 +45,14 @@ FIRST_PAUSE_S: Final = 0.1
 CHECKSUM_ATTEMPTS: Final = 3
 FORGET_S: Final = 1.0
 """How long a cancelled push tries to tell the receiver."""
-OURS: Final = frozenset({MigrationFault.CHECKSUM, MigrationFault.WEIGHTS_CHANGED, MigrationFault.ENGINE})
+OURS: Final = frozenset(
+    {
+        MigrationFault.CHECKSUM,
+        MigrationFault.WEIGHTS_CHANGED,
+        MigrationFault.ENGINE,
+        MigrationFault.NOT_WORTH_IT,
+    }
+)
 """Faults that end a push at this side."""
 
 
@@ -63,12 +70,14 @@ class TcpTransport:
     def name(self) -> str:
         return "tcp" if self._mover is None else self._mover.name
 
-    async def push(self, address: str, offer: Offer, source: PageSource, progress: Progress) -> None:
+    async def push(
+        self, address: str, offer: Offer, source: PageSource, progress: Progress, weigh: Weigh | None = None
+    ) -> None:
         """As ``Transport.push``; ``address`` is host:port."""
         loop = asyncio.get_running_loop()
         ends = loop.time() + offer.deadline_s
         try:
-            await self._until_done(address, offer, source, progress, ends)
+            await self._until_done(address, offer, source, progress, ends, weigh)
         except (asyncio.CancelledError, TransferFault) as error:
             # The receiver knows of its own refusals; of ours it must be told.
             if not isinstance(error, TransferFault) or error.fault in OURS:
@@ -77,7 +86,13 @@ class TcpTransport:
             raise
 
     async def _until_done(
-        self, address: str, offer: Offer, source: PageSource, progress: Progress, ends: float
+        self,
+        address: str,
+        offer: Offer,
+        source: PageSource,
+        progress: Progress,
+        ends: float,
+        weigh: Weigh | None,
     ) -> None:
         loop = asyncio.get_running_loop()
         in_vain = spoilt = 0
@@ -86,7 +101,7 @@ class TcpTransport:
             progress.attempts += 1
             left = Offer(offer.id, offer.trajectory, offer.namespace, offer.hashes, ends - loop.time())
             try:
-                await _attempt(address, self._key, left, source, progress, self._mover)
+                await _attempt(address, self._key, left, source, progress, self._mover, weigh)
                 return
             except TransferFault as fault:
                 spoilt += 1
@@ -108,6 +123,7 @@ async def _attempt(
     source: PageSource,
     progress: Progress,
     mover: Mover | None,
+    weigh: Weigh | None,
 ) -> None:
     wire = await _connect(address, key)
     way: _Inline | _Moved | None = None
@@ -116,13 +132,15 @@ async def _attempt(
         answer = await _expect(wire, FrameType.ACCEPT)
         accepted = await wire.body(answer, MAX_PAGES // 8 + 1 + MAX_TEXT)
         missing = unpack_missing(accepted, len(offer.hashes))
+        if progress.present is None:
+            progress.present = len(offer.hashes) - len(missing)
+            if weigh is not None:
+                weigh(len(missing))
         if mover is None:
             way = _Inline(wire)
         else:
             note = unpack_note(accepted, len(offer.hashes))
             way = _Moved(wire, mover.writer(note, offer.namespace.layout.page_bytes))
-        if progress.attempts == 1:
-            progress.present = len(offer.hashes) - len(missing)
         reply = asyncio.create_task(way.done())
         try:
             await _send_pages(wire, way, offer, missing, source, progress, reply)
@@ -225,7 +243,7 @@ async def _send_pages(
     await wire.send(FrameType.END, page=complete)
     progress.complete = (await reply).page
     # A page that was sent again after a break has moved once.
-    progress.moved = max(0, progress.complete - progress.present)
+    progress.moved = max(0, progress.complete - (progress.present or 0))
 
 
 async def _expect(wire: FrameSocket, *kinds: FrameType) -> Frame:

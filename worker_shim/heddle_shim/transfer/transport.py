@@ -1,5 +1,6 @@
 """How pages get from one shim to another. ``tcp`` is built in; others are extras behind this interface."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -10,8 +11,8 @@ from heddle_shim.transfer.engine_side import Offer, PageSource
 class Progress:
     """How far a push is. Pages count from the first of the prefix."""
 
-    present: int = 0
-    """Pages the target had at the first connection."""
+    present: int | None = None
+    """Pages the target had when it first accepted; None until then."""
     moved: int = 0
     bytes: int = 0
     complete: int = 0
@@ -21,6 +22,10 @@ class Progress:
     """When the first page began to be sent, by the event loop's clock."""
 
 
+Weigh = Callable[[int], None]
+"""Called with how many pages the target lacks; raises TransferFault where they are not to be sent."""
+
+
 class Transport(Protocol):
     """The sending side."""
 
@@ -28,12 +33,16 @@ class Transport(Protocol):
     def name(self) -> str:
         """Key of ``Handshake.transports``."""
 
-    async def push(self, address: str, offer: Offer, source: PageSource, progress: Progress) -> None:
+    async def push(
+        self, address: str, offer: Offer, source: PageSource, progress: Progress, weigh: Weigh | None = None
+    ) -> None:
         """Brings the offer's pages to the receiver at ``address``, over broken connections too. Cancelling
-        it tells the receiver.
+        it tells the receiver. ``weigh`` is asked once, when the receiver has first accepted and before any
+        page is sent.
 
         Raises:
-            TransferFault: it was refused or could not be finished; what had arrived stays usable.
+            TransferFault: it was refused, ``weigh`` raised it, or it could not be finished; what had
+                arrived stays usable.
         """
 
 

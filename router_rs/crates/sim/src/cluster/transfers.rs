@@ -1,7 +1,7 @@
 //! KV moves: what the core begins is carried out by the modelled engines and network, as shims do it.
 //!
-//! A transfer is declined where nothing is to be moved or it would take longer than it is worth, and refused where the
-//! target has no room. It ends once: landed, failed at its deadline, cancelled, or with one of its workers.
+//! A transfer is declined where the source has nothing or what the target lacks would take longer than it is worth, and
+//! refused where the target has no room. It ends once: landed, failed at its deadline, cancelled, or with one of its workers.
 
 use heddle_core::action::Migrate;
 use heddle_core::event::MigrationFailure;
@@ -76,8 +76,7 @@ impl Cluster<'_> {
         let begun = begun.and_then(|received| {
             let moved = sent.known - received.known;
             let expected = micros(self.network.expected_s(here, there, moved));
-            let worth = migrate.worth_us.is_none_or(|worth| expected <= worth);
-            if moved > 0 && worth {
+            if migrate.worth_us.is_none_or(|worth| expected <= worth) {
                 return Ok((received, moved));
             }
             if let Some(target) = &mut self.machines[to].engine {
@@ -89,7 +88,7 @@ impl Cluster<'_> {
             Ok(begun) => begun,
             Err(why) => {
                 if let Some(source) = &mut self.machines[from].engine {
-                    source.end_sending(now, &path, sent, false);
+                    source.end_sending(now, &path, sent);
                 }
                 return Err(why);
             }
@@ -134,7 +133,7 @@ impl Cluster<'_> {
             self.touched.push(moving.to);
         }
         if let Some(source) = &mut self.machines[moving.from].engine {
-            source.end_sending(now, &moving.path, moving.sent, landed);
+            source.end_sending(now, &moving.path, moving.sent);
             self.touched.push(moving.from);
         }
         Some(moving)

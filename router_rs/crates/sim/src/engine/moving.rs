@@ -1,5 +1,6 @@
-//! A worker's side of a KV transfer. The KV that is sent stays locked until the transfer is over; room for what is
-//! received is set aside before anything is sent.
+//! A worker's side of a KV transfer. The KV that is sent stays locked until the transfer is over, and known after it, as
+//! old as its last step, until its room is needed: so it is in SGLang. Room for what is received is set aside before
+//! anything is sent.
 
 use super::Engine;
 use crate::kv::{Hold, Path};
@@ -8,18 +9,15 @@ impl Engine {
     /// Locks what is known of the first `tokens` of a path.
     pub fn begin_sending(&mut self, now: f64, path: &Path, tokens: u64) -> Hold {
         self.advance(now);
-        let hold = self.pool.open(path, tokens);
+        let hold = self.pool.open_to_send(path, tokens);
         self.disturb();
         hold
     }
 
-    /// Unlocks it, and forgets it if it has landed elsewhere.
-    pub fn end_sending(&mut self, now: f64, path: &Path, hold: Hold, landed: bool) {
+    /// Unlocks it.
+    pub fn end_sending(&mut self, now: f64, path: &Path, hold: Hold) {
         self.advance(now);
         self.pool.close(path, hold, None);
-        if landed {
-            self.pool.give_up(path);
-        }
         self.disturb();
     }
 

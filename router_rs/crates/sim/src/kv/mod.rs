@@ -116,6 +116,21 @@ impl Pool {
         found.min(length)
     }
 
+    /// As [`Pool::matched`], and nothing is marked.
+    fn known_of(&self, path: &Path, length: u64) -> u64 {
+        let mut found = 0;
+        for part in path.parts_within(length) {
+            let Some(run) = self.runs.get(&part.owner) else {
+                break;
+            };
+            found = part.start + run.tokens;
+            if run.tokens < part.size {
+                break;
+            }
+        }
+        found.min(length)
+    }
+
     /// Splits nodes of the tree where a path of `length` tokens leaves them.
     fn tell_apart(&mut self, path: &Path, length: u64) {
         let mut parts = path.parts_within(length).peekable();

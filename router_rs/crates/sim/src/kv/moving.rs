@@ -1,6 +1,5 @@
 //! KV that leaves for another worker, and KV that comes from one.
 
-use super::path::Owner;
 use super::{Hold, Path, Pool};
 
 impl Pool {
@@ -15,23 +14,16 @@ impl Pool {
         None
     }
 
-    /// Forgets what a trajectory alone has of its path, unless a request uses it.
-    pub fn give_up(&mut self, path: &Path) {
-        let owner = Owner::Trajectory(path.trajectory);
-        let Some(run) = self.runs.get(&owner).filter(|run| run.locks == 0) else {
-            return;
-        };
-        // The prompt stays: siblings use it.
-        if let Some(before) = run.behind
-            && let Some(before) = self.runs.get_mut(&before)
-        {
-            before.joined = None;
+    /// Locks what is known of the first `length` tokens of a path for one who reads it, and makes it no younger.
+    pub fn open_to_send(&mut self, path: &Path, length: u64) -> Hold {
+        let known = self.known_of(path, length);
+        self.tell_apart(path, length);
+        self.lock(path, 0, known);
+        Hold {
+            known,
+            private: 0,
+            locked: known,
         }
-        let evicted = self.evicted;
-        while self.runs.get(&owner).is_some_and(|run| run.tokens > 0) {
-            self.evict_node(owner);
-        }
-        self.evicted = evicted;
     }
 }
 
@@ -48,45 +40,39 @@ mod tests {
     }
 
     #[test]
-    fn what_is_moved_is_known_at_the_target_and_gone_from_the_source() {
+    fn what_is_moved_is_known_at_the_target_and_stays_at_the_source_until_its_room_is_needed() {
         let (mut source, mut target) = (Pool::new(1000), Pool::new(1000));
         let mut hold = source.open(&path(1), 149);
         assert!(source.grow(&mut hold, 150));
         source.close(&path(1), hold, Some(150));
-        let sent = source.open(&path(1), 150);
-        assert_eq!(sent.known, 150);
+        let sent = source.open_to_send(&path(1), 150);
+        assert_eq!((sent.known, source.obtainable()), (150, 850));
         let received = target.reserve(&path(1), 150).unwrap();
         assert_eq!((received.known, target.free()), (0, 850));
         target.close(&path(1), received, Some(150));
         source.close(&path(1), sent, None);
-        source.give_up(&path(1));
         assert_eq!(target.matched(&path(1), 200), 150);
-        assert_eq!(
-            source.matched(&path(1), 200),
-            100,
-            "the prompt is the group's"
-        );
-        assert_eq!((source.evicted(), source.free()), (0, 900));
+        assert_eq!(source.matched(&path(1), 200), 150);
+        assert_eq!((source.free(), source.obtainable()), (850, 1000));
         assert_eq!((source.audit(), target.audit()), (vec![], vec![]));
     }
 
     #[test]
-    fn what_was_given_up_while_up_for_eviction_is_evicted_once() {
+    fn what_was_sent_is_as_old_as_its_last_step() {
         let mut pool = Pool::new(400);
         for trajectory in [1, 2] {
             let mut hold = pool.open(&path(trajectory), 149);
             assert!(pool.grow(&mut hold, 150));
             pool.close(&path(trajectory), hold, Some(150));
         }
-        pool.give_up(&path(1));
-        let used = pool.open(&path(3), 350);
+        let sent = pool.open_to_send(&path(1), 150);
+        pool.close(&path(1), sent, None);
+        let mut used = pool.open(&path(3), 330);
         assert_eq!(used.known, 100);
-        let mut used = used;
-        assert!(
-            pool.grow(&mut used, 400),
-            "of both, all but the prompt goes"
-        );
-        assert_eq!((pool.free(), pool.audit()), (0, vec![]));
+        assert!(pool.grow(&mut used, 350));
+        pool.close(&path(3), used, None);
+        let left = [1, 2].map(|trajectory| pool.matched(&path(trajectory), 150));
+        assert_eq!((left, pool.audit()), ([100, 150], vec![]));
     }
 
     #[test]
