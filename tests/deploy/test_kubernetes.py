@@ -184,16 +184,22 @@ def test_a_pod_that_is_stopped_has_the_time_that_its_steps_have(overlay: Overlay
 # ---------------------------------------------------------------------- of one piece
 
 
+def numbers(owner: Resource) -> dict[str, int]:
+    """The ports of its pods by name."""
+    return {port["name"]: port["containerPort"] for one in containers(owner) for port in one.get("ports", [])}
+
+
 def test_services_policies_and_budgets_select_pods_and_name_their_ports(overlay: Overlay) -> None:
     for service in overlay.of_kind("Service"):
         [owner] = overlay.selected(service["spec"]["selector"])
-        named = {port["name"] for one in containers(owner) for port in one.get("ports", [])}
-        assert {port["targetPort"] for port in service["spec"]["ports"]} <= named, service["metadata"]["name"]
+        known = numbers(owner)
+        for port in service["spec"]["ports"]:
+            assert port["targetPort"] in known.keys() | known.values(), service["metadata"]["name"]
     for policy in overlay.of_kind("NetworkPolicy"):
         chosen = overlay.selected(policy["spec"]["podSelector"]["matchLabels"])
         assert chosen, policy["metadata"]["name"]
         for rule in policy["spec"].get("ingress", []):
-            ports = {port["name"] for own in chosen for one in containers(own) for port in one["ports"]}
+            ports = {number for own in chosen for number in numbers(own).values()}
             assert {port["port"] for port in rule["ports"]} <= ports, policy["metadata"]["name"]
             for peer in rule.get("from", []):
                 assert overlay.selected(peer["podSelector"]["matchLabels"]), policy["metadata"]["name"]
@@ -223,8 +229,9 @@ def test_who_is_asked_is_a_service_with_that_port_and_lets_the_asker_in(overlay:
                 )
 
 
-def _lets_in(overlay: Overlay, asked: Resource, asker: Resource, port: str) -> bool:
+def _lets_in(overlay: Overlay, asked: Resource, asker: Resource, port: int | str) -> bool:
     """Whether a network policy lets the pods of ``asker`` reach this port."""
+    number = numbers(asked).get(str(port), port)
     for policy in overlay.of_kind("NetworkPolicy"):
         if asked not in overlay.selected(policy["spec"]["podSelector"]["matchLabels"]):
             continue
@@ -233,7 +240,7 @@ def _lets_in(overlay: Overlay, asked: Resource, asker: Resource, port: str) -> b
             may = peers is None or any(
                 asker in overlay.selected(one["podSelector"]["matchLabels"]) for one in peers
             )
-            if may and port in {one["port"] for one in rule["ports"]}:
+            if may and number in {one["port"] for one in rule["ports"]}:
                 return True
     return False
 

@@ -55,6 +55,12 @@ class Cluster:
         except httpx.TransportError:
             return "away"
 
+    async def becomes(self, gateway: Pod, role: str) -> None:
+        async def has_become() -> bool:
+            return await self.role(gateway) == role
+
+        await wait_until(has_become, f"{gateway.name} as the {role}")
+
     async def leader(self) -> Pod:
         [found] = [one for one in self.gateways if await self.role(one) == "leader"]
         return found
@@ -132,7 +138,8 @@ async def test_pods_become_ready_and_agents_are_served(cluster: Cluster) -> None
     rollout = Rollout(cluster.http)
 
     async def planner_speaks() -> bool:
-        return bool((await cluster.ask(await cluster.leader(), "/ready"))["planner"] == "ready")
+        found = [await cluster.ask(one, "/ready") for one in cluster.gateways]
+        return "ready" in {one["planner"] for one in found}
 
     async with rollout:
         await rollout.all_have(2)
@@ -155,15 +162,12 @@ async def test_a_killed_leader_a_stopped_gateway_and_a_worker_that_is_taken_out_
         [other] = [one for one in cluster.gateways if one is not leader]
         await leader["gateway"].kill()
 
-        async def other_leads() -> bool:
-            return await cluster.role(other) == "leader"
-
-        await wait_until(other_leads, "the other gateway to lead")
+        await cluster.becomes(other, "leader")
         await rollout.all_have(rollout.least + 1)
         # The kubelet starts the container again in the same pod, with the same volumes.
         await leader.start()
         await wait_until(leader.ready, "the gateway that was killed to be ready again")
-        assert await cluster.role(leader) == "follower"
+        await cluster.becomes(leader, "follower")
         broken = rollout.troubles
         assert broken, "nobody was at the gateway that was killed"
 
@@ -175,8 +179,7 @@ async def test_a_killed_leader_a_stopped_gateway_and_a_worker_that_is_taken_out_
 
         # kubectl rollout restart: the leader goes, and the other one leads at once.
         assert await other.delete() == [0]
-        await wait_until(leader.ready, "the other gateway ready")
-        assert await cluster.role(leader) == "leader"
+        await cluster.becomes(leader, "leader")
         await rollout.all_have(rollout.least + 1)
     await wait_until(lambda: cluster.history_has(rollout), "every step in PostgreSQL")
     await every_trajectory_ended_once(cluster, rollout)  # type: ignore[arg-type]
