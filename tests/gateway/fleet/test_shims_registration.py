@@ -175,14 +175,20 @@ async def test_a_worker_that_was_drained_by_hand_stays_out_until_it_is_added_aga
     assert back.report.running == 4
 
 
-async def test_a_drain_that_the_shim_slept_through_holds_as_well(
-    gateway: Gateway, start_shim: StartShim, serve: Serve, listener: Any
-) -> None:
+async def drained(gateway: Gateway, start_shim: StartShim, serve: Serve, listener: Any) -> tuple[Any, Any]:
+    """An engine whose worker somebody takes out, and its shim, which has not heard of it."""
     engine = await serve()
     shim = start_shim(engine, "a")
     await shim.reports()
     await listener.until_told("up", 1, 1)
     gateway.fleet.drain(1)
+    return engine, shim
+
+
+async def test_a_drain_that_the_shim_slept_through_holds_as_well(
+    gateway: Gateway, start_shim: StartShim, serve: Serve, listener: Any
+) -> None:
+    _, shim = await drained(gateway, start_shim, serve, listener)
     await listener.until_told("removed", 1, 1)
     await shim.reports()
     await shim.reports()
@@ -192,11 +198,7 @@ async def test_a_drain_that_the_shim_slept_through_holds_as_well(
 async def test_a_shim_that_was_started_again_brings_a_drained_worker_back(
     gateway: Gateway, start_shim: StartShim, serve: Serve, listener: Any
 ) -> None:
-    engine = await serve()
-    shim = start_shim(engine, "a")
-    await shim.reports()
-    await listener.until_told("up", 1, 1)
-    gateway.fleet.drain(1)
+    engine, shim = await drained(gateway, start_shim, serve, listener)
     await shim.reports()
     await shim.ends()
     await listener.until_told("removed", 1, 1)
