@@ -2,22 +2,11 @@
 
 mod cases;
 
-use cases::{costs, policy, script, spec, workload};
-use heddle_sim::bound::{Bound, alone_s, lower_bound};
+use cases::{bound, close, costs, policy, script, spec, workload};
+use heddle_sim::bound::{alone_s, lower_bound};
 use heddle_sim::prediction::Prediction;
-use heddle_sim::{Script, Spec, Turn, Workload, simulate};
+use heddle_sim::{Script, Spec, Turn, simulate};
 use proptest::prelude::*;
-
-fn close(got: f64, expected: f64, steps: usize) {
-    assert!(
-        (got - expected).abs() < 2e-6 * steps as f64,
-        "got {got}, expected {expected}"
-    );
-}
-
-fn bound(workload: &Workload, spec: &Spec) -> Bound {
-    lower_bound(workload, &spec.truth, spec.gpus(), spec.slowdown)
-}
 
 #[test]
 fn the_bound_is_the_longest_alone_or_all_work_over_all_throughput() {

@@ -3,22 +3,10 @@
 
 mod cases;
 
-use cases::{costs, script, spec, truth, turn, workload};
-use heddle_sim::bound::{Bound, lower_bound};
+use cases::{bound, close, costs, script, spec, truth, turn, workload};
 use heddle_sim::engine::{Engine, Notice, Request, Settings, What};
 use heddle_sim::kv::Path;
-use heddle_sim::{Script, Spec, Workload, simulate};
-
-fn close(got: f64, expected: f64, steps: usize) {
-    assert!(
-        (got - expected).abs() < 2e-6 * steps as f64,
-        "got {got}, expected {expected}"
-    );
-}
-
-fn bound(workload: &Workload, spec: &Spec) -> Bound {
-    lower_bound(workload, &spec.truth, spec.gpus(), spec.slowdown)
-}
+use heddle_sim::{Script, Spec, simulate};
 
 #[test]
 fn one_trajectory_alone_takes_its_prefills_tokens_and_tools() {

@@ -69,15 +69,21 @@ fn nobody_is_taken_to_grow_beyond_the_kv_whatever_is_forecast() {
     assert!(driver.arrive_with(prompt(10, 10, 11)).is_none());
 }
 
-#[test]
-fn large_prompts_that_nobody_goes_on_with_hold_the_next_for_no_longer_than_they_took_to_compute() {
+/// An engine that stands idle, on which two large prompts hold a third up, and until when.
+fn held_by_two_that_are_idle() -> (Driver, u64) {
     let mut driver = with_kv(100_000);
     for id in 1..=2 {
         assert!(driver.arrive_with(prompt(id, id, 40_000)).is_some());
         driver.done_with(id, 40_000, 3);
     }
     assert!(driver.arrive_with(prompt(3, 3, 40_000)).is_none());
-    let at = driver.core.poll_timeout().unwrap();
+    let until = driver.core.poll_timeout().unwrap();
+    (driver, until)
+}
+
+#[test]
+fn large_prompts_that_nobody_goes_on_with_hold_the_next_for_no_longer_than_they_took_to_compute() {
+    let (mut driver, at) = held_by_two_that_are_idle();
     assert!(at < 5_000_000, "{at}");
     driver.advance_to(at - 1);
     assert_eq!(driver.stat("steps_held_admission"), 1);
@@ -88,13 +94,7 @@ fn large_prompts_that_nobody_goes_on_with_hold_the_next_for_no_longer_than_they_
 
 #[test]
 fn an_idle_engine_waits_anew_for_whoever_comes_back_in_time() {
-    let mut driver = with_kv(100_000);
-    for id in 1..=2 {
-        assert!(driver.arrive_with(prompt(id, id, 40_000)).is_some());
-        driver.done_with(id, 40_000, 3);
-    }
-    assert!(driver.arrive_with(prompt(3, 3, 40_000)).is_none());
-    let at = driver.core.poll_timeout().unwrap();
+    let (mut driver, at) = held_by_two_that_are_idle();
     driver.advance_to(at - 1);
     assert!(driver.arrive_with(prompt(11, 1, 40_003)).is_some());
     driver.advance_to(at + 1_000_000);

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use heddle_sim::bound::{Bound, lower_bound};
 use heddle_sim::spec::Truth;
 use heddle_sim::{Costs, Script, Spec, Turn, Workload};
 use serde_json::{Map, Value};
@@ -75,4 +76,16 @@ pub fn script(prompt: u64, turns: &[(u64, u64, f64)]) -> Script {
 
 pub fn workload(scripts: Vec<Script>) -> Workload {
     Workload::new(scripts).unwrap()
+}
+
+/// To the microsecond of the core's clock, one a step.
+pub fn close(got: f64, expected: f64, steps: usize) {
+    assert!(
+        (got - expected).abs() < 2e-6 * steps as f64,
+        "got {got}, expected {expected}"
+    );
+}
+
+pub fn bound(workload: &Workload, spec: &Spec) -> Bound {
+    lower_bound(workload, &spec.truth, spec.gpus(), spec.slowdown)
 }
