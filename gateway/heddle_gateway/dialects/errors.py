@@ -33,6 +33,10 @@ _TYPES: Final = {
     504: "timeout_error",
 }
 
+# What FastAPI and Starlette say of a path that they do not have. Servers' own 404s (a model) say more.
+_NO_ROUTE: Final = {"detail": "Not Found"}
+NO_SUCH_ROUTE: Final = ": the worker has no such route; it has to speak the dialect that it is asked in"
+
 # Anthropic's documented types; anthropic-python makes exceptions of the status, Claude Code reads the type.
 _ANTHROPIC_TYPES: Final = {
     400: "invalid_request_error",
@@ -157,7 +161,8 @@ def wrapped(status: int, body: bytes, shape: Shape = Shape.OPENAI) -> bytes:
                 found.get("param"),
                 found.get("code"),
             )
-    return error_body(shape, status, message_of(body) or f"the worker answered {status}")
+    message = message_of(body) or f"the worker answered {status}"
+    return error_body(shape, status, message + NO_SUCH_ROUTE if found == _NO_ROUTE else message)
 
 
 def _loads(body: bytes) -> Any:

@@ -49,6 +49,15 @@ def test_any_other_body_becomes_a_message(body: bytes, text: str) -> None:
     assert set(error) == {"message", "type", "param", "code"}
 
 
+@pytest.mark.parametrize("shape", Shape)
+def test_a_worker_without_the_route_is_told_from_one_without_the_model(shape: Shape) -> None:
+    absent = json.loads(wrapped(404, b'{"detail":"Not Found"}', shape))["error"]
+    assert absent["message"].startswith("Not Found: the worker has no such route")
+    assert absent["type"] == "not_found_error"
+    model = json.loads(wrapped(404, b'{"detail":"no model x"}', shape))["error"]
+    assert model["message"] == "no model x"
+
+
 def test_the_message_is_found_in_each_shape() -> None:
     assert message_of(json.dumps(FLAT).encode()) == "too long"
     assert message_of(b'{"error":{"message":"x"}}') == "x"
