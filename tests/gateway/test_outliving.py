@@ -176,7 +176,14 @@ async def test_a_worker_that_was_taken_out_is_not_taken_up_whatever_an_earlier_l
     keeper = Nobody()
     keeper.book = Nobody()  # type: ignore[attr-defined]
     keeper.book.last_version, keeper.book.in_force = 0, None  # type: ignore[attr-defined]
-    shared = SharedFleet(load_settings(workers=[]), "redis://nowhere", fleet, keeper, lambda: 2)  # type: ignore[arg-type]
+    shared = SharedFleet(
+        load_settings(workers=[]),
+        "redis://nowhere",
+        fleet,
+        keeper,  # type: ignore[arg-type]
+        lambda: 2,
+        lambda: False,
+    )
     await shared.start()
     await written.wait()
     assert fleet.list() == []
