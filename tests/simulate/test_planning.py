@@ -48,7 +48,7 @@ def test_lengths_that_no_worker_can_hold_have_no_plan() -> None:
 def test_heddle_runs_on_what_did_best_in_rehearsal() -> None:
     problem = Problem(
         scripts=make_scripts(DOMAINS["search"], trajectories=64, group_size=16, scale_output=1.0, seed=1),
-        rehearsal=PAST,
+        rehearsals=[PAST],
         truth=TRUTH,
         profile=PROFILE,
         gpus=4,
@@ -75,7 +75,7 @@ def test_without_a_plan_heddle_is_not_slower_than_the_best_baseline(kind: str, k
     draw = {"group_size": 16, "scale_output": 1.0}
     problem = Problem(
         scripts=make_scripts(DOMAINS["search"], trajectories=256, seed=1, **draw),
-        rehearsal=make_scripts(DOMAINS["search"], trajectories=256, seed=2, **draw),
+        rehearsals=[make_scripts(DOMAINS["search"], trajectories=256, seed=2, **draw)],
         truth=truth_of(PROFILE, degrees=[2], kv_scale=kv_scale, slots=None),
         profile=PROFILE,
         gpus=8,

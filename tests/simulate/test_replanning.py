@@ -142,7 +142,7 @@ def test_a_planner_that_fails_ends_the_run_with_its_own_error() -> None:
 def test_a_row_of_a_comparison_plans_on_the_way() -> None:
     problem = Problem(
         scripts=scripts(1),
-        rehearsal=scripts(2),
+        rehearsals=[scripts(2)],
         truth=TRUTH,
         profile=PROFILE,
         gpus=4,

@@ -27,7 +27,7 @@ def ratio(domain: str, kv_scale: float, prediction: str) -> float:
         scripts = Source(domain).draw_within(most_context(truth), trajectories=256, seed=seed).scripts
         problem = Problem(
             scripts=scripts,
-            rehearsal=scripts,
+            rehearsals=[scripts],
             truth=truth,
             profile=profile,
             gpus=16,

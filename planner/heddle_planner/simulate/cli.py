@@ -91,10 +91,10 @@ def simulate(
         source = Source(workload, group, scale_output, recorded_model(prediction))
         context = min(max_context, most_context(truth))
         drawn = source.draw_within(context, trajectories=trajectories, seed=seed)
-        rehearsal = source.draw_within(context, trajectories=trajectories, seed=seed + 1)
+        rehearsals = source.earlier_within(context, trajectories=trajectories, seed=seed)
         problem = Problem(
             scripts=drawn.scripts,
-            rehearsal=rehearsal.scripts,
+            rehearsals=rehearsals,
             truth=truth,
             profile=worker_profile,
             gpus=gpus,

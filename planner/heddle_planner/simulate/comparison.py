@@ -3,7 +3,7 @@
 Every baseline runs at every single MP degree, and is reported at the usual one (`fleet.usual_degree`) and
 at its best, chosen by this very rollout: hindsight that only baselines get. Heddle chooses its workers
 beforehand, by rehearsing each single degree and the solver's mix, with and without the solver's plan, on
-another draw of the workload.
+other draws of the workload.
 
 A row that plans on the way does so in the run that counts; its workers are chosen as without, since a
 rehearsal of rounds that rehearse would take hours.
@@ -14,11 +14,13 @@ Invariant: all rows meet the same scripts, the same truth and, where they are to
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any, Final
 
 from heddle_contracts.worker_profile import WorkerProfile
 from heddle_core import SimWorkload, simulate
 
+from heddle_planner.simulate.choosing import Draw, choose
 from heddle_planner.simulate.fleet import GpuLoss, single_degree, usual_degree
 from heddle_planner.simulate.planning import Cluster, Forecast, Solver
 from heddle_planner.simulate.policies import Cutting, PolicyRow
@@ -38,8 +40,8 @@ class Problem:
     """
 
     scripts: Sequence[Script]
-    rehearsal: Sequence[Script]
-    """Another draw of the same workload, as from an earlier epoch."""
+    rehearsals: Sequence[Sequence[Script]]
+    """Other draws of the same workload, as from earlier epochs, the latest first; at least one."""
     truth: Mapping[str, Any]
     profile: WorkerProfile
     gpus: int
@@ -126,7 +128,7 @@ class _Runner:
         )
 
     def run(self, row: PolicyRow, cluster: Cluster, *, timeline: bool = False) -> dict[str, Any]:
-        planner = Planner(self.scripts, self.problem.rehearsal) if row.replan is not None else None
+        planner = Planner(self.scripts, self.problem.rehearsals[0]) if row.replan is not None else None
         report, _ = simulate(self.native, self.spec(row, cluster, timeline=timeline), planner)
         parsed: dict[str, Any] = json.loads(report)
         return parsed
@@ -171,15 +173,32 @@ def on_the_same_workers(problem: Problem, of: Outcome, rows: Sequence[PolicyRow]
 def _outcome(problem: Problem, runner: _Runner, row: PolicyRow, timeline: bool) -> Outcome:
     if row.baseline:
         return _in_hindsight(problem, runner, row, timeline)
-    rehearsal = _Runner(problem, problem.rehearsal, problem.seed + 1)
-    planned_once = replace(row, replan=None)
-    rehearsed = {
-        name: float(rehearsal.run(planned_once, cluster)["makespan_s"])
-        for name, cluster in _candidates(rehearsal, row).items()
-    }
     clusters = _candidates(runner, row)
-    name = min(clusters.keys() & rehearsed.keys(), key=lambda name: (rehearsed[name], name))
+    draws = [
+        _rehearsal(problem, scripts, problem.seed + 1 + number, row)
+        for number, scripts in enumerate(problem.rehearsals)
+    ]
+    name, rehearsed = choose(clusters, draws)
     return Outcome(row, name, runner.run(row, clusters[name], timeline=timeline), rehearsed, None)
+
+
+def _rehearsal(problem: Problem, scripts: Sequence[Script], seed: int, row: PolicyRow) -> Draw:
+    """Seconds of a cluster, by name, on another draw; None where that draw has no such plan."""
+    planned_once = replace(row, replan=None)
+
+    @cache
+    def stage() -> tuple[_Runner, dict[str, Cluster]]:
+        # Made when it is first asked: most often the first draw leaves one way, and no other is needed.
+        runner = _Runner(problem, scripts, seed)
+        return runner, _candidates(runner, row)
+
+    def seconds(name: str) -> float | None:
+        runner, clusters = stage()
+        if name not in clusters:
+            return None
+        return float(runner.run(planned_once, clusters[name])["makespan_s"])
+
+    return seconds
 
 
 def _in_hindsight(problem: Problem, runner: _Runner, row: PolicyRow, timeline: bool) -> Outcome:
@@ -204,7 +223,7 @@ def _candidates(runner: _Runner, row: PolicyRow) -> dict[str, Cluster]:
     estimates = runner.native.first_estimates(json.dumps(problem.prediction), runner.seed)
     if estimates is None:
         return clusters
-    forecast = Forecast(estimates, problem.rehearsal)
+    forecast = Forecast(estimates, problem.rehearsals[0])
     solver = Solver(problem.profile, problem.truth, problem.gpus)
     for degree in degrees:
         if planned := solver.fixed(forecast, single_degree(problem.gpus, degree)):

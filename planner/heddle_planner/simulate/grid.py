@@ -80,14 +80,14 @@ def run_grid(grid: Grid, rows: Sequence[PolicyRow]) -> Iterator[Cell]:
             context = min(grid.max_context, most_context(scarcest))
             load = grid.trajectories or fitting_load(source, full, grid.gpus, context, grid.seed)
             drawn = source.draw_within(context, trajectories=load, seed=grid.seed).scripts
-            rehearsal = source.draw_within(context, trajectories=load, seed=grid.seed + 1).scripts
+            rehearsals = source.earlier_within(context, trajectories=load, seed=grid.seed)
             for kv_scale in grid.kv_scales:
                 truth = truth_of(profile, degrees=grid.degrees, kv_scale=kv_scale, slots=None)
                 told_nothing: Comparison | None = None
                 for prediction in grid.predictions:
                     problem = Problem(
                         scripts=drawn,
-                        rehearsal=rehearsal,
+                        rehearsals=rehearsals,
                         truth=truth,
                         profile=profile,
                         gpus=grid.gpus,

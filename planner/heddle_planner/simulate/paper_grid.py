@@ -61,13 +61,9 @@ def run_cell(spec: CellSpec) -> dict[str, Any]:
     truth = truth_of(profile, degrees=degrees, kv_scale=1.0, slots=None)
     source = Source(spec.domain, None, 1.0)
     context = min(spec.max_context, most_context(truth))
-    draw = [
-        source.draw_within(context, trajectories=spec.trajectories, seed=seed).scripts
-        for seed in (spec.seed, spec.seed + 1)
-    ]
     problem = Problem(
-        scripts=draw[0],
-        rehearsal=draw[1],
+        scripts=source.draw_within(context, trajectories=spec.trajectories, seed=spec.seed).scripts,
+        rehearsals=source.earlier_within(context, trajectories=spec.trajectories, seed=spec.seed),
         truth=truth,
         profile=profile,
         gpus=spec.gpus,

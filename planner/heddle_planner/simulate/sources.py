@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from heddle_planner.simulate.choosing import REHEARSALS
 from heddle_planner.simulate.domains import DOMAINS, GROUP_SIZE, make_scripts
 from heddle_planner.simulate.forecasts import with_forecasts
 from heddle_planner.simulate.records import draw_scripts, load_records
@@ -61,3 +62,8 @@ class Source:
                 f"workload {self.name}: no trajectory's first step fits a context of {context} tokens"
             )
         return cut
+
+    def earlier_within(self, context: int, *, trajectories: int, seed: int) -> list[list[Script]]:
+        """Other draws of it, to rehearse on before the one of ``seed``. Raises as `draw_within`."""
+        seeds = range(seed + 1, seed + 1 + REHEARSALS)
+        return [self.draw_within(context, trajectories=trajectories, seed=one).scripts for one in seeds]
