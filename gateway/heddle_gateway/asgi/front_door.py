@@ -6,8 +6,9 @@ way: to the FastAPI application, or to the refusal of what may not pass.
 Invariant: both ways ask the same rules; the first admits, the second says why not.
 """
 
+import re
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 from urllib.parse import unquote
 
 import httptools
@@ -21,6 +22,8 @@ from heddle_gateway.dialects.errors import error_body, shape_for
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+# In a decoded path: of no route and of no id, and not for a log.
+CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 
 
@@ -95,6 +98,8 @@ class FrontDoor:
         else:
             parsed = httptools.parse_url(url)
             path = unquote(parsed.path.decode("ascii"))
+            if CONTROL.search(path):
+                return None
             routed, query = self._route_path(path), parsed.query or b""
             found = self._data_path.get(routed)
             if found is None:
@@ -135,6 +140,10 @@ class FrontDoor:
         host = texts.get("host")
         if _has_two_hosts(scope["headers"], texts) or (host is not None and not self._hosts.accepts(host)):
             await _refuse(send, id_, scope["path"], 400, "The Host header is not accepted.", "bad_host")
+            return
+        if CONTROL.search(scope["path"]):
+            text = "The path has control characters."
+            await _refuse(send, id_, scope["path"], 400, text, "bad_path")
             return
         path = self._route_path(scope["path"])
         if self._access.applies and (denial := self._access.denial(scope["method"], path, texts)):

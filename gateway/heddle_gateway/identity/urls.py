@@ -12,8 +12,11 @@ from typing import Final
 # Routes of engines' own, at the root of a server.
 _ROOT: Final = ("/generate", "/inference/v1/generate", "/tokenize", "/detokenize")
 # What follows the id when a client's base_url lacks /v1 (the openai SDK adds only these).
-_BARE: Final = r"/(?:chat/completions|completions|responses|messages|embeddings|models)(?:/.*)?"
-_TAIL: Final = rf"(?P<rest>/v1(?:/.*)?|{'|'.join(_ROOT)}|{_BARE})$"
+_BARE: Final = r"/(?:chat/completions|completions|responses|messages|embeddings|models)"
+# Where an API's own path begins, seen from its first slash on; it goes on to the end.
+_API: Final = rf"(?:(?:/v1|{_BARE})(?=/|\Z)|(?:{'|'.join(_ROOT)})\Z)"
+_FIRST_API: Final = re.compile(_API)
+_TAIL: Final = rf"(?P<rest>{_API}.*)\Z"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,16 +36,14 @@ _PLAIN: Final = {
         for path in ("/chat/completions", "/completions", "/messages", "/responses", "/models")
     },
 }
+# Heddle; then rLLM, miles, uni-agent. The id ends where the API's own path begins.
+_BEFORE_IDS: Final = (("url", "/t/"), ("url-sessions", "/sessions/"))
 _PATTERNS: Final = (
-    # Heddle.
-    ("url", re.compile(rf"/t/(?P<id>.+?){_TAIL}")),
-    # rLLM, miles, uni-agent.
-    ("url-sessions", re.compile(rf"/sessions/(?P<id>.+?){_TAIL}")),
     # Agent Lightning 1.0: an attempt is an agent run of its own.
     (
         "url-rollout",
         re.compile(
-            r"/proxy/rollout/(?P<id>[^/]+)/attempt/(?P<attempt>[^/]+)/mode/[^/]+/openai(?P<rest>/v1(?:/.*)?)$"
+            r"/proxy/rollout/(?P<id>[^/]+)/attempt/(?P<attempt>[^/]+)/mode/[^/]+/openai(?P<rest>/v1(?:/.*)?)\Z"
         ),
     ),
     # Agent Lightning 0.x.
@@ -51,30 +52,37 @@ _PATTERNS: Final = (
     (
         "url-prefix",
         re.compile(
-            r"/(?!(?:openai|api|admin|proxy|v1)/)(?P<id>[^/]+)(?P<rest>/v1/(?:chat/completions|completions|responses|messages(?:/count_tokens)?))$"
+            r"/(?!(?:openai|api|admin|proxy|v1)/)(?P<id>[^/]+)(?P<rest>/v1/(?:chat/completions|completions|responses|messages(?:/count_tokens)?))\Z"
         ),
     ),
 )
 
 
 def split_path(path: str) -> TaggedPath:
-    """``path``: percent-decoded, as ASGI's ``scope["path"]``."""
+    """``path``: percent-decoded, as ASGI's ``scope["path"]``. Takes time in proportion to its length: anybody
+    may send one, before a key is looked at.
+    """
     plain = _PLAIN.get(path)
     if plain is not None:
         return plain
     if path.startswith("/v1/"):
         return TaggedPath(path)
+    for source, before in _BEFORE_IDS:
+        if path.startswith(before):
+            api = _FIRST_API.search(path, len(before) + 1)
+            if api is not None:
+                return _tagged(source, path[len(before) : api.start()], path[api.start() :])
     for source, pattern in _PATTERNS:
         match = pattern.match(path)
-        if match is None:
-            continue
-        found = match.groupdict()
-        attempt = found.get("attempt")
-        # A base_url that ends in a slash doubles the one behind the id.
-        named = found["id"].rstrip("/")
-        trajectory_id = named if attempt is None else f"{named}/{attempt}"
-        rest = found["rest"]
-        if not rest.startswith("/v1") and rest not in _ROOT:
-            rest = f"/v1{rest}"
-        return TaggedPath(rest, source, trajectory_id)
+        if match is not None:
+            found = match.groupdict()
+            return _tagged(source, found["id"], found["rest"], found.get("attempt"))
     return TaggedPath(path)
+
+
+def _tagged(source: str, named: str, rest: str, attempt: str | None = None) -> TaggedPath:
+    # A base_url that ends in a slash doubles the one behind the id.
+    named = named.rstrip("/")
+    if not rest.startswith("/v1") and rest not in _ROOT:
+        rest = f"/v1{rest}"
+    return TaggedPath(rest, source, named if attempt is None else f"{named}/{attempt}")
