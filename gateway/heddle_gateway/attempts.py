@@ -34,6 +34,7 @@ from heddle_gateway.running_step import (
 )
 from heddle_gateway.stored_answers import StoredAnswers
 from heddle_gateway.upstream.errors import (
+    OutOfFiles,
     UpstreamError,
     WorkerLost,
     WorkerOverCommitted,
@@ -134,7 +135,8 @@ class Attempts:
         log.info("attempt %d of step %d failed: %s", run.account.attempts, run.ticket.step, failure.message)
         run.last_failure, run.retry_after_s = failure.message, failure.retry_after_s
         run.limits = failure.limits
-        self._note_failure(run, failure.kind)
+        if not failure.is_ours:
+            self._note_failure(run, failure.kind)
         if failure.may_still_run:
             self.abort_aside(run)
         run.attempt = None
@@ -279,8 +281,8 @@ class Attempts:
             return
         silent = isinstance(error, WorkerSilent)
         if not run.account.answer_began and not silent:
-            if isinstance(error, WorkerOverCommitted):
-                raise AttemptFailed("overloaded", str(error)) from error
+            if isinstance(error, WorkerOverCommitted | OutOfFiles):
+                raise AttemptFailed("overloaded", str(error), is_ours=True) from error
             sent = not isinstance(error, WorkerUnreachable)
             raise AttemptFailed("unreachable", str(error), may_still_run=sent) from error
         self._note_failure(run, "unreachable")

@@ -70,8 +70,9 @@ class Fleet(Protocol):
 class AttemptFailed(Exception):
     """Nothing of an answer has reached the client, and another worker may do better.
 
-    ``may_still_run``: the worker had the request and may be at work on it. ``retry_after_s``: when to come
-    back, by its own word; 0 without one. ``limits``: its header lines about limits.
+    ``is_ours``: the worker has no part in it. ``may_still_run``: the worker had the request and may be at
+    work on it. ``retry_after_s``: when to come back, by its own word; 0 without one. ``limits``: its header
+    lines about limits.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class AttemptFailed(Exception):
         kind: FailureKind,
         message: str,
         *,
+        is_ours: bool = False,
         may_still_run: bool = False,
         retry_after_s: float = 0.0,
         limits: bytes = b"",
@@ -87,6 +89,7 @@ class AttemptFailed(Exception):
         self.limits = limits
         self.kind: FailureKind = kind
         self.message = message
+        self.is_ours = is_ours
         self.may_still_run = may_still_run
         self.retry_after_s = retry_after_s
 

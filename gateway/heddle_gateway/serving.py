@@ -17,6 +17,7 @@ import uvicorn
 from heddle_gateway.app import create_app
 from heddle_gateway.asgi.server_protocol import GatewayProtocol
 from heddle_gateway.heddle_app import StartError
+from heddle_gateway.open_files import raise_limit
 from heddle_gateway.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -108,6 +109,7 @@ def serve(settings: Settings) -> int:
     StartError for a setting that cannot be.
     """
     configure_logging()
+    raise_limit()
     try:
         listening = listen(settings.host, settings.port)
     except OSError as error:

@@ -2,7 +2,10 @@
 ``kit/``.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+import os
+import resource
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -52,3 +55,21 @@ async def gateway(new_gateway: NewGateway, worker: FakeWorker) -> AsyncIterator[
     yield running
     await wait_until(running.at_rest, "all steps to end", running.says)
     assert running.parts.driver.audit() == []
+
+
+@pytest.fixture
+def no_more_files() -> Callable[[], AbstractContextManager[None]]:
+    """``with no_more_files():`` nothing in this process opens a file or a socket."""
+
+    @contextmanager
+    def limit() -> Iterator[None]:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        lowest_unused = os.dup(0)
+        os.close(lowest_unused)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_unused, hard))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+    return limit

@@ -7,19 +7,22 @@ API says "failed" instead, and Messages has no such word: there a whole answer i
 """
 
 import json
-from typing import Any
+from typing import Any, Final
 
 from heddle_gateway.dialects.dialect import CHAT, GENERATE, MESSAGES, RESPONSES, TOKENS, Dialect
 from heddle_gateway.dialects.errors import anthropic
 from heddle_gateway.dialects.stream_errors import failed_response
 
-MESSAGE = "Aborted before it began."
+MESSAGE: Final = "Aborted before it began."
+# A request may ask for any number of answers, and no worker has seen this one to refuse it: above what
+# samplers ask for (OpenAI takes 128), below what would hold the event loop.
+MAX_CHOICES: Final = 1024
 
 
 def aborted_answer(
     dialect: Dialect, *, request_id: str, model: str | None, choices: int, prompt_tokens: int, created: int
 ) -> bytes:
-    """A whole answer without output. ``created``: Unix seconds."""
+    """A whole answer without output, of ``choices`` at most `MAX_CHOICES`. ``created``: Unix seconds."""
     return json.dumps(
         _answer(dialect, request_id, model, choices, prompt_tokens, created, stream=False)
     ).encode()
@@ -49,6 +52,7 @@ def _answer(
     *,
     stream: bool,
 ) -> dict[str, Any]:
+    choices = min(choices, MAX_CHOICES)
     if dialect is GENERATE:
         return {
             "text": "",

@@ -16,7 +16,8 @@ from typing import Any
 import certifi
 import httpx
 
-from heddle_gateway.fleet.errors import BadAnswer, NoAnswerInTime, Unreachable
+from heddle_gateway.fleet.errors import BadAnswer, CannotAsk, NoAnswerInTime, Unreachable
+from heddle_gateway.open_files import is_lack_of_files
 
 MAX_ANSWER_BYTES = 8 * 1024 * 1024
 """SGLang's /server_info holds its environment and arguments, a few hundred KB at most."""
@@ -128,7 +129,9 @@ class Asking:
     async def request(
         self, method: str, path: str, *, body: Any = None, params: Mapping[str, str] | None = None
     ) -> Reply:
-        """Raises Unreachable, NoAnswerInTime, or BadAnswer for an answer that is too long or no HTTP."""
+        """Raises Unreachable, NoAnswerInTime, CannotAsk, or BadAnswer for an answer that is too long or no
+        HTTP.
+        """
         try:
             # httpx bounds each read; a server that sends a byte now and then would never be given up.
             async with asyncio.timeout(self._timeout_s):
@@ -136,6 +139,8 @@ class Asking:
         except (TimeoutError, httpx.TimeoutException) as error:
             raise NoAnswerInTime(f"{path}: no answer in time") from error
         except httpx.TransportError as error:
+            if is_lack_of_files(error):
+                raise CannotAsk(f"{path}: not asked, the gateway can open no more files") from error
             raise Unreachable(f"{path}: {type(error).__name__} {error}".rstrip()) from error
 
     async def _exchange(self, method: str, path: str, body: Any, params: Mapping[str, str] | None) -> Reply:

@@ -46,6 +46,10 @@ class Unreachable(AskFailed):
     """Nothing listens there, the name does not resolve, or the connection broke before an answer."""
 
 
+class CannotAsk(AskFailed):
+    """This process may open no more files: the worker was not asked."""
+
+
 class NoAnswerInTime(AskFailed):
     """A connection may stand, but no answer came in time. A busy worker looks like this too."""
 

@@ -7,12 +7,13 @@ streams bytes while its probe waits is alive whatever the probe says.
 from dataclasses import dataclass
 from enum import StrEnum
 
-from heddle_gateway.fleet.errors import AskFailed, EngineBusy, Unreachable
+from heddle_gateway.fleet.errors import AskFailed, CannotAsk, EngineBusy, Unreachable
 
 
 class Verdict(StrEnum):
     BUSY = "busy"
-    """The probe failed, yet the worker works: steps got bytes meanwhile, or its front says so. Not counted.
+    """The probe failed, yet the worker works, or may: steps got bytes meanwhile, its front says so, or it was
+    not asked for a lack of ours. Not counted.
     """
     SUSPECT = "suspect"
     CONFIRM = "confirm"
@@ -43,7 +44,7 @@ class HealthLedger:
 
     def probe_failed(self, failure: AskFailed, started_at: float) -> Verdict:
         """Judges a failed probe that began at ``started_at``."""
-        if self.last_sign_of_life > started_at:
+        if self.last_sign_of_life > started_at or isinstance(failure, CannotAsk):
             return Verdict.BUSY
         if isinstance(failure, EngineBusy):
             if self.busy_since is None:

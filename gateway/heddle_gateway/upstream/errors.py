@@ -19,6 +19,10 @@ class WorkerOverCommitted(UpstreamError):
     """The configured number of connections to this worker is in use: the request was never sent."""
 
 
+class OutOfFiles(UpstreamError):
+    """This process may open no more files: the request was never sent, and no worker is to blame."""
+
+
 class WorkerLost(UpstreamError):
     """The connection ended, or spoke no HTTP, before the answer was whole."""
 

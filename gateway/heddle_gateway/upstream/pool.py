@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
 
+from heddle_gateway.open_files import is_lack_of_files
 from heddle_gateway.upstream.connection import ConnectionState, WorkerConnection
-from heddle_gateway.upstream.errors import WorkerLost, WorkerOverCommitted, WorkerUnreachable
+from heddle_gateway.upstream.errors import OutOfFiles, WorkerLost, WorkerOverCommitted, WorkerUnreachable
 
 # A kept connection that dies this soon after a request went out, without one byte of an answer, was closed
 # by the worker at the same moment (its keep-alive ran out). Later than this the worker had the request.
@@ -147,6 +148,8 @@ class WorkerPool:
                 f"no connection to {self._host}:{self._port} within {self._limits.connect_timeout_s:g} s"
             ) from error
         except OSError as error:
+            if is_lack_of_files(error):
+                raise OutOfFiles(f"the gateway can open no more connections: {error}") from error
             raise WorkerUnreachable(f"no connection to {self._host}:{self._port}: {error}") from error
         _watch_the_peer(transport.get_extra_info("socket"))
         return connection

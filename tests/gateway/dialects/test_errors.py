@@ -4,7 +4,15 @@ import json
 
 import pytest
 from heddle_gateway.dialects.aborted_answer import aborted_answer, aborted_stream
-from heddle_gateway.dialects.dialect import BY_PATH, CHAT, COMPLETIONS, DIALECTS, GENERATE
+from heddle_gateway.dialects.dialect import (
+    BY_PATH,
+    CHAT,
+    COMPLETIONS,
+    DIALECTS,
+    GENERATE,
+    TOKENS,
+    Dialect,
+)
 from heddle_gateway.dialects.errors import (
     ApiError,
     Shape,
@@ -136,3 +144,11 @@ def test_an_aborted_step_answers_as_the_engine_does() -> None:
     events = aborted_stream(COMPLETIONS, **shape).split(b"\n\n")  # type: ignore[arg-type]
     assert json.loads(events[0].removeprefix(b"data: "))["choices"][0]["finish_reason"] == "abort"
     assert events[1] == b"data: [DONE]"
+
+
+@pytest.mark.parametrize("dialect", [CHAT, COMPLETIONS, TOKENS])
+def test_an_aborted_step_is_not_answered_with_any_number_of_choices(dialect: Dialect) -> None:
+    shape = {"request_id": "r", "model": "m", "prompt_tokens": 5, "created": 1}
+    for write in (aborted_answer, aborted_stream):
+        assert len(write(dialect, choices=2_000, **shape)) == len(write(dialect, choices=4_000, **shape))  # type: ignore[arg-type]
+    assert len(json.loads(aborted_answer(dialect, choices=128, **shape))["choices"]) == 128  # type: ignore[arg-type]

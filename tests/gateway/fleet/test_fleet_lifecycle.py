@@ -261,6 +261,21 @@ async def test_a_failed_step_on_a_healthy_worker_does_not_bring_it_down(
     assert listener.changes() == [("up", 1)]
 
 
+async def test_a_probe_without_an_open_file_for_it_counts_against_no_worker(
+    new_fleet: NewFleet, serve: Serve, listener: Any, no_more_files: Any
+) -> None:
+    fake = await serve(headers={"connection": "close"})
+    fleet = new_fleet()
+    view = await fleet.add(WorkerSpec(fake.url))
+    await listener.until_told("up", view.worker_id, 1)
+    with no_more_files():
+        await listener.until(lambda: fleet.get(view.worker_id).busy_probes >= 5)
+        found = fleet.get(view.worker_id)
+    assert "can open no more files" in (found.last_error or "")
+    assert (found.state, found.probe_failures) == (WorkerState.ACTIVE, 0)
+    assert listener.changes() == [("up", 1)]
+
+
 async def test_signals_about_an_old_generation_or_an_unknown_worker_are_ignored(
     new_fleet: NewFleet, serve: Serve, listener: Any
 ) -> None:

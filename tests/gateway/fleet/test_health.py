@@ -1,5 +1,12 @@
 import pytest
-from heddle_gateway.fleet.errors import BadAnswer, EngineBusy, NoAnswerInTime, StillStarting, Unreachable
+from heddle_gateway.fleet.errors import (
+    BadAnswer,
+    CannotAsk,
+    EngineBusy,
+    NoAnswerInTime,
+    StillStarting,
+    Unreachable,
+)
 from heddle_gateway.fleet.health import HealthLedger, Verdict
 from heddle_gateway.fleet.state import LEGAL_MOVES, IllegalMove, WorkerState, check_move
 
@@ -33,6 +40,13 @@ def test_refusals_with_another_failure_between_are_not_in_a_row() -> None:
     ledger.probe_failed(Unreachable("refused"), 0.0)
     assert ledger.probe_failed(BadAnswer("500", 500), 1.0) is Verdict.SUSPECT
     assert ledger.probe_failed(Unreachable("refused"), 2.0) is Verdict.CONFIRM
+
+
+def test_a_question_that_could_not_be_asked_counts_for_nothing() -> None:
+    ledger = HealthLedger(failures_before_down=2, busy_limit_s=60)
+    for second in range(100):
+        assert ledger.probe_failed(CannotAsk("no file"), float(second)) is Verdict.BUSY
+    assert ledger.probe_failed(Unreachable("refused"), 100.0) is Verdict.CONFIRM
 
 
 @pytest.mark.parametrize("failure", [NoAnswerInTime("slow"), Unreachable("reset"), StillStarting("503")])
