@@ -25,6 +25,7 @@ class HeddleApp(FastAPI):
 
     door: FrontDoor
     head_timeout_s: float
+    write_timeout_s: float
 
     def open_door(
         self,
@@ -38,6 +39,7 @@ class HeddleApp(FastAPI):
             return route_path(path, lambda called: split_path(called).rest)
 
         self.head_timeout_s = settings.head_timeout_s
+        self.write_timeout_s = settings.write_timeout_s
         self.door = FrontDoor(
             around(cast(App, super().__call__)),
             data_path,

@@ -123,6 +123,12 @@ class Settings(BaseSettings):
         description="Longest time from the first byte of a request's headers to their last; beyond it 408. "
         "A body may take as long as it does.",
     )
+    write_timeout_s: float = Field(
+        default=120.0,
+        gt=0,
+        description="A client that takes nothing of its answer for this long, while it has to wait for that, "
+        "counts as gone. One that reads slowly does not.",
+    )
     connect_timeout_s: float = Field(default=5.0, gt=0, description="Time to connect to a worker.")
     idle_timeout_s: float = Field(
         default=0.0,

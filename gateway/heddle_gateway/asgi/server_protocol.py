@@ -12,6 +12,8 @@ What differs from uvicorn besides:
 * A request whose headers never end is cut off, or whose trailers or chunk extensions do not; no application
   asks for trailers. Headers that take longer than ``head_timeout_s`` are answered with 408; uvicorn waits for
   them for ever. A body may take as long as it does.
+* A client that takes nothing of its answer for ``write_timeout_s`` is cut off: else its step kept a worker's
+  seat for as long as it likes. Only a connection whose writing is paused is looked at.
 * What is no HTTP is not told so (400, 431) in the middle of another answer.
 * A request that asks for another protocol as well is served as it stands, with its body.
 * An idle connection is looked at by one timer, however many requests it has carried; also one that never
@@ -60,6 +62,7 @@ class GatewayProtocol(HttpToolsProtocol):
         app = cast(Any, self.config.app)
         self._door: Door = app.door
         self._head_timeout_s: float = app.head_timeout_s
+        self._write_timeout_s: float = app.write_timeout_s
         # Whatever is installed: there is no route for a WebSocket.
         self.ws_protocol_class = None
         self._serving: Any = None
@@ -74,6 +77,10 @@ class GatewayProtocol(HttpToolsProtocol):
         self._idle_since = 0.0
         # When headers began that have not ended with the read they began in.
         self._head_since: float | None = None
+        self._write_timer: asyncio.TimerHandle | None = None
+        # Bytes that the client had not taken, and when that was.
+        self._untaken = 0
+        self._taken_at = 0.0
 
     # ---------------------------------------------------------------- the connection
 
@@ -101,6 +108,9 @@ class GatewayProtocol(HttpToolsProtocol):
         if exc is None:
             self.transport.close()
         self._unset_keepalive_if_required()
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+            self._write_timer = None
         self.parser = cast(Any, None)
 
     def data_received(self, data: bytes) -> None:
@@ -133,6 +143,27 @@ class GatewayProtocol(HttpToolsProtocol):
                 if self._in_headers and self._may_refuse():
                     self.transport.write(HEADERS_TOO_LARGE)
                 self.transport.close()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._taken_at = self.loop.time()
+        self._untaken = self.transport.get_write_buffer_size()
+        if self._write_timer is None:
+            self._write_timer = self.loop.call_later(self._write_timeout_s, self._look_whether_taken)
+
+    def _look_whether_taken(self) -> None:
+        self._write_timer = None
+        if not self.flow.write_paused:
+            return
+        now, untaken = self.loop.time(), self.transport.get_write_buffer_size()
+        if untaken < self._untaken:
+            self._untaken, self._taken_at = untaken, now
+        left = self._taken_at + self._write_timeout_s - now
+        if left > 0:
+            self._write_timer = self.loop.call_later(left, self._look_whether_taken)
+            return
+        self.logger.warning("a client took nothing of its answer for %g s", self._write_timeout_s)
+        self.transport.abort()
 
     def _may_refuse(self) -> bool:
         """Whether what is written now begins an answer, and does not end up within one."""
