@@ -7,6 +7,7 @@ done.
 """
 
 import asyncio
+import json
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -48,6 +49,8 @@ log = logging.getLogger(__name__)
 
 # An error body is a message, not an answer.
 MAX_ERROR_BODY: Final = 1024 * 1024
+# What is longer is cut off, so that it is no JSON.
+MAX_DOCUMENT: Final = 1024 * 1024 * 1024
 JSON: Final = b"content-type: application/json\r\n"
 # Of a worker's fault these do not go on: the body is written anew.
 OF_THE_BODY: Final = (b"content-type", b"content-encoding")
@@ -112,10 +115,16 @@ class Attempts:
                     whole=whole,
                 )
             try:
+                # What the worker says of its answer counts: engines take "stream": 1 for true, and some
+                # know no streams.
                 if exchange.status >= 300:
-                    await self._pass_fault_on(run, exchange, whole)
-                elif whole:
-                    await self._pass_answer_on(run, exchange)
+                    await self._pass_fault_on(run, exchange)
+                elif exchange.whole:
+                    await self._pass_answer_on(run, exchange, exchange.body())
+                elif exchange.is_document:
+                    with run.interrupts:
+                        body = await exchange.read_rest(MAX_DOCUMENT)
+                    await self._pass_answer_on(run, exchange, body)
                 else:
                     await self._pass_stream_on(run, exchange)
             finally:
@@ -159,26 +168,43 @@ class Attempts:
 
     # ---------------------------------------------------------------- answers
 
-    async def _pass_answer_on(self, run: Run, exchange: Exchange) -> None:
-        body = exchange.body()
+    async def _pass_answer_on(self, run: Run, exchange: Exchange, body: bytes) -> None:
         try:
             run.answer = read_answer(body, run.call.dialect.name)
         except ValueError as error:
-            log.warning("worker %s answered 200 with what is no JSON: %s", run.account.worker, error)
+            lines = exchange.lines().lower()
+            if b"text/event-stream" in lines:
+                # All its events came in one read.
+                exchange.unread(body)
+                await self._pass_stream_on(run, exchange)
+                return
+            if b"content-encoding:" not in lines and not _is_json(body):
+                # Empty, a proxy's page, or cut off where only the end of the connection tells: no answer.
+                raise AttemptFailed(
+                    "worker_error", f"it answered {exchange.status} with what is no JSON: {error}"
+                ) from error
+            log.warning("an answer of worker %s cannot be read: %s", run.account.worker, error)
         now = time.monotonic()
         run.account.answering(now)
         if now > self._desks.now.sure_until:
             with run.interrupts:
                 await self._desks.sure()
         self._note_stored(run)
-        self._end(run, outcome_of(run.answer), exchange.status)
+        # Comments may have begun a stream: then there is no way back to a document.
+        fits = run.client.status is None
+        self._end(run, outcome_of(run.answer) if fits else Outcome.WORKER_ERROR, exchange.status)
         if self._desks.elsewhere is not None:
             await self._desks.elsewhere.taken(run)
-        await run.client.whole(exchange.status, self._lines_of(run, exchange), body)
+        lines = self._lines_of(run, exchange)
+        if fits:
+            await run.client.whole(exchange.status, lines, body)
+        else:
+            fault = ApiError(502, "The worker answered with no stream of events.", code="no_stream")
+            await refuse_with(run.client, run.call.dialect, fault, run)
 
     async def _pass_stream_on(self, run: Run, exchange: Exchange) -> None:
         call, client = run.call, run.client
-        hide_usage = call.dialect.asks_usage and call.scan.include_usage is not True
+        hide_usage = call.scan.stream and call.dialect.asks_usage and call.scan.include_usage is not True
         tap = run.tap = StreamTap(call.dialect.name, hide_usage=hide_usage)
         held = b""
         with run.interrupts:
@@ -206,7 +232,7 @@ class Attempts:
                     await client.part(out)
             held += tap.finish()
             if not run.account.ended:
-                if held and not run.account.answer_began and _is_whole(tap.answer()):
+                if held and not run.account.answer_began and _is_whole(tap.answer(), call.scan.choices):
                     # A single event, without the blank line behind it.
                     await self._begin_stream(run, exchange)
                 if time.monotonic() > self._desks.now.sure_until:
@@ -227,17 +253,17 @@ class Attempts:
 
     def _end_stream(self, run: Run, tap: StreamTap) -> None:
         answer = run.answer = tap.answer()
-        if not _is_whole(answer):
+        if not _is_whole(answer, run.call.scan.choices):
             # A proxy in between can close a broken stream cleanly; half an answer is not an answer.
             raise WorkerLost("the stream ended without an end", answer_began=True)
         self._note_stored(run)
         self._end(run, outcome_of(answer), run.client.status)
 
-    async def _pass_fault_on(self, run: Run, exchange: Exchange, whole: bool) -> None:
+    async def _pass_fault_on(self, run: Run, exchange: Exchange) -> None:
         """A worker's status over 299. Raises AttemptFailed where another worker may do better."""
         # A redirect is not followed (it could lead anywhere) and is of no use to the client.
         status = exchange.status if exchange.status >= 400 else 502
-        if whole:
+        if exchange.whole:
             body = exchange.body()
         else:
             with run.interrupts:
@@ -306,9 +332,24 @@ def _raise_if_busy(tap: StreamTap, out: bytes) -> None:
         raise AttemptFailed("overloaded", error)
 
 
-def _is_whole(answer: Answer) -> bool:
-    """Whether a stream said that it is over, one way or another."""
-    return answer.done or bool(answer.finish_reasons) or answer.error is not None
+def _is_whole(answer: Answer, choices: int) -> bool:
+    """Whether a stream said that it is over, one way or another: all of it, or each choice that was begun or
+    asked for.
+    """
+    if answer.done or answer.error is not None:
+        return True
+    return len(answer.finish_reasons) >= max(choices, len(answer.answer_hashes))
+
+
+def _is_json(body: bytes) -> bool:
+    """Whether a JSON reader takes it, though the scan does not: it may nest deeper."""
+    try:
+        json.loads(body)
+    except RecursionError:
+        return True
+    except ValueError:
+        return False
+    return True
 
 
 async def refuse(

@@ -25,6 +25,19 @@ BUFFER_HIGH_WATER: Final = 256 * 1024
 MAX_HEADER_BYTES: Final = 128 * 1024
 
 
+EVENT_STREAM: Final = b"text/event-stream"
+
+
+def media_type(headers: list[tuple[bytes, bytes]]) -> bytes:
+    """What the body is by ``content-type``, in lower case and without its parameters; empty where nobody
+    says.
+    """
+    for name, value in headers:
+        if name == b"content-type":
+            return value.partition(b";")[0].strip().lower()
+    return b""
+
+
 class ConnectionState(StrEnum):
     """Where one connection stands."""
 
@@ -128,8 +141,9 @@ class WorkerConnection(asyncio.Protocol):
             self._timer = self._loop.call_later(self._idle_timeout_s, self._check_silence)
 
     def answered(self) -> "asyncio.Future[None]":
-        """Done once the response headers are here, or the whole answer when started so. Ask right after the
-        start: nothing else wakes its waiter. Raises WorkerLost or WorkerSilent.
+        """Done once the response headers are here, or the whole answer when started so (and `whole` still
+        holds: a stream of events that was not asked for is one all the same). Ask right after the start:
+        nothing else wakes its waiter. Raises WorkerLost or WorkerSilent.
         """
         return self._wait()
 
@@ -144,6 +158,15 @@ class WorkerConnection(asyncio.Protocol):
     def buffered_body(self) -> bytes:
         """What of the body lies here unread. After ``answered()`` of a whole exchange: all of it."""
         return self._take() if self._chunks else b""
+
+    def unread(self, data: bytes) -> None:
+        """Puts back what `buffered_body` gave."""
+        self._chunks.insert(0, data)
+
+    @property
+    def whole(self) -> bool:
+        """The caller is woken when the answer is complete."""
+        return self._whole
 
     def abort(self) -> None:
         """Closes the socket at once; the worker sees its client leave."""
@@ -235,6 +258,8 @@ class WorkerConnection(asyncio.Protocol):
             return
         self.status = status
         self._move(ConnectionState.ANSWERING)
+        if self._whole and status < 300 and media_type(self.headers) == EVENT_STREAM:
+            self._whole = False
         if not self._whole:
             self._wake()
 

@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 
 from heddle_core import answer_lines
 
-from heddle_gateway.upstream.connection import WorkerConnection
+from heddle_gateway.upstream.connection import WorkerConnection, media_type
 from heddle_gateway.upstream.errors import UpstreamError
 from heddle_gateway.upstream.pool import PoolLimits, WorkerPool
 
@@ -20,6 +20,8 @@ log = logging.getLogger(__name__)
 # The next step of a trajectory waits for the abort of the last one; longer than this it is not held up.
 ABORT_TIMEOUT_S: Final = 2.0
 UNUSED_POOL_S: Final = 60.0
+# What an engine answers that does not stream, and a proxy in front of one that is away.
+DOCUMENTS: Final = frozenset({b"application/json", b"text/html"})
 
 
 class Endpoint(Protocol):
@@ -34,16 +36,17 @@ class Endpoint(Protocol):
 class Exchange:
     """One answer of a worker. ``close`` it in every case: what is not read to its end is aborted.
 
-    ``headers`` are kept of faults and streams only.
+    ``headers`` are kept of faults and streams only. ``whole``: the body is all here.
     """
 
-    __slots__ = ("_connection", "_pool", "headers", "status")
+    __slots__ = ("_connection", "_pool", "headers", "status", "whole")
 
     def __init__(self, pool: WorkerPool, connection: WorkerConnection) -> None:
         self._pool = pool
         self._connection = connection
         self.status = connection.status
         self.headers = connection.headers
+        self.whole = connection.whole
 
     def lines(self, without: Sequence[bytes] = ()) -> bytes:
         """The header lines that go to the client, each ended by CRLF."""
@@ -51,15 +54,26 @@ class Exchange:
         return ready if ready is not None and not without else answer_lines(self.headers, list(without))
 
     def body(self) -> bytes:
-        """The whole body, of an exchange opened with ``whole``."""
+        """The body, of an exchange that is ``whole``."""
         return self._connection.buffered_body()
+
+    def unread(self, body: bytes) -> None:
+        """Takes it back: `read` gives it again."""
+        self._connection.unread(body)
+
+    @property
+    def is_document(self) -> bool:
+        """The worker says that its body is one document, and no stream of events."""
+        return media_type(self.headers) in DOCUMENTS
 
     def read(self) -> Coroutine[Any, Any, bytes]:
         """The next bytes of the body; empty at its end. Raises WorkerLost or WorkerSilent."""
         return self._connection.read()
 
     async def read_rest(self, limit: int) -> bytes:
-        """What is left of the body, about ``limit`` bytes at most (``close`` aborts the rest)."""
+        """What is left of the body; of a body that is longer than ``limit`` bytes about so many (``close``
+        aborts the rest).
+        """
         parts: list[bytes] = []
         size = 0
         while size < limit and (part := await self._connection.read()):
