@@ -344,7 +344,7 @@ def _is_whole(answer: Answer, choices: int) -> bool:
 def _is_json(body: bytes) -> bool:
     """Whether a JSON reader takes it, though the scan does not: it may nest deeper."""
     try:
-        json.loads(body)
+        json.loads(body, parse_int=str)
     except RecursionError:
         return True
     except ValueError:

@@ -11,13 +11,17 @@ Until = Callable[..., Awaitable[None]]
 ONE_SLOT = {"order": "fcfs", "placement": "sticky", "admission": "slots"}
 
 
+def rid_of(request: Any) -> str:
+    return str(json.loads(request.body, parse_int=str)["rid"])
+
+
 @pytest.fixture
 async def one_slot(new_gateway: Any, worker: Any, until: Until) -> Any:
     worker.features["max_running_requests"] = 1
 
     async def script(request: Any, line: Any) -> None:
         """Like SGLang: the aborted request gets a normal answer that says so."""
-        rid = request.json()["rid"]
+        rid = rid_of(request)
         await until(lambda: rid in worker.aborts, "the abort")
         meta = {"id": rid, "finish_reason": {"type": "abort"}, "completion_tokens": 3}
         await line.answer(200, {"text": "Hel", "meta_info": meta})
@@ -72,3 +76,21 @@ async def test_held_steps_are_answered_as_aborted_at_once(
     assert (await running).status_code == 200
     records = await one_slot.records(2)
     assert {record.attempts: record.outcome for record in records} == {1: "aborted", 0: "aborted"}
+
+
+@pytest.mark.parametrize("odd", ["1" * 5000, "[" * 400 + "]" * 400, "1e999", "NaN"])
+async def test_another_bodys_oddities_stop_no_abort(
+    one_slot: Any, worker: Any, until: Until, odd: str
+) -> None:
+    """It holds the same rid as text, so that it is read as well: Python's reader knows limits."""
+    stranger = f'{{"text": "mine-1", "more": {odd}}}'
+    other = asyncio.create_task(one_slot.client.post("/generate", content=stranger))
+    await until(lambda: worker.received, "the stranger's step at the worker")
+    held = asyncio.create_task(one_slot.client.post("/generate", json={"text": "hi", "rid": "mine-1"}))
+    await until(lambda: one_slot.parts.driver.stats()["steps_live"] == 2, "the second step to be held")
+    answer = await one_slot.client.post("/abort_request", json={"rid": "mine-1"})
+    assert (answer.status_code, answer.json()["waiting_aborted"]) == (200, 1)
+    assert (await held).json()["meta_info"]["finish_reason"]["type"] == "abort"
+    assert worker.aborts == []
+    worker.aborts.append(rid_of(worker.received[0]))
+    assert (await other).status_code == 200
