@@ -19,7 +19,7 @@ from heddle_gateway.asgi.client_exchange import ClientExchange, Headers
 from heddle_gateway.asgi.interrupts import Interrupted, Reason
 from heddle_gateway.dialects.dialect import Dialect
 from heddle_gateway.dialects.errors import ApiError, message_of, wrapped
-from heddle_gateway.dialects.events import end_of_last_event
+from heddle_gateway.dialects.events import EventCutter
 from heddle_gateway.dialects.stream_errors import error_event
 from heddle_gateway.dialects.wire import Answer, StreamTap, read_answer
 from heddle_gateway.live.decisions import Dispatch, FailureKind
@@ -206,18 +206,19 @@ class Attempts:
         call, client = run.call, run.client
         hide_usage = call.scan.stream and call.dialect.asks_usage and call.scan.include_usage is not True
         tap = run.tap = StreamTap(call.dialect.name, hide_usage=hide_usage)
-        held = b""
+        # A broken event must not swallow the error event that may have to follow it.
+        cutter = EventCutter()
+        opening = bytearray()
         with run.interrupts:
             while data := await exchange.read():
-                out = held + tap.feed(data)
-                # A broken event must not swallow the error event that may have to follow it.
-                end = end_of_last_event(out)
-                out, held = out[:end], out[end:]
+                out = cutter.feed(tap.feed(data))
                 if call.dialect.opens_early and not run.account.answer_began and not run.account.ended:
-                    if tap.silent and len(out) < MAX_OPENING:
+                    opening += out
+                    if tap.silent and len(opening) < MAX_OPENING:
                         # Nothing is said yet: as long as the client has none of it, another worker may.
-                        held = out + held
                         continue
+                    out = bytes(opening)
+                    opening.clear()
                     _raise_if_busy(tap, out)
                 if out and not run.account.answer_began and not run.account.ended:
                     await self._begin_stream(run, exchange)
@@ -230,7 +231,7 @@ class Attempts:
                         await self._desks.elsewhere.taken(run)
                 if out:
                     await client.part(out)
-            held += tap.finish()
+            held = bytes(opening) + cutter.rest() + tap.finish()
             if not run.account.ended:
                 if held and not run.account.answer_began and _is_whole(tap.answer(), call.scan.choices):
                     # A single event, without the blank line behind it.

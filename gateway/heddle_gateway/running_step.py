@@ -187,11 +187,18 @@ class RunningSteps:
         ]
 
     def end_waiting(self, rid: str | None) -> int:
-        """Aborts the steps that wait here (of the caller's ``rid``; all for None). Returns how many."""
+        """Aborts the steps that wait here (of the caller's ``rid``; all for None), and those that run where
+        the engine cannot be told: their connections are closed. Returns how many.
+        """
         waiting = [
             run
             for run in self._runs.values()
-            if run.attempt is None and (rid is None or _was_sent_as(run.call, rid))
+            if (run.attempt is None or not run.attempt.worker.features.abort)
+            and (
+                rid is None
+                or (run.attempt is not None and rid == run.attempt.rid)
+                or _was_sent_as(run.call, rid)
+            )
         ]
         for run in waiting:
             run.interrupts.stop()
@@ -247,9 +254,9 @@ def body_for(call: Call, attempt: Attempt) -> bytes:
 
 
 def aborted_body(run: Run) -> bytes:
-    """The answer to a step that was aborted before a worker had it."""
+    """The answer to a step that was aborted here, or the last of it."""
     scan = run.call.scan
-    write = aborted_stream if scan.stream else aborted_answer
+    write = aborted_stream if scan.stream or run.client.status is not None else aborted_answer
     return write(
         run.call.dialect,
         request_id=f"aborted-{run.ticket.step}",

@@ -12,6 +12,7 @@ decides here where or when a step runs.
 
 import time
 from collections.abc import Callable, Sequence
+from typing import Final
 from urllib.parse import parse_qsl
 
 from heddle_contracts.steps import Outcome
@@ -42,6 +43,9 @@ from heddle_gateway.running_step import (
 )
 from heddle_gateway.stored_answers import StoredAnswers
 from heddle_gateway.upstream.forward import Upstream
+
+# It stays in records, in the list of live trajectories and in Redis. Engines call a model by its path, too.
+MAX_MODEL_NAME: Final = 1024
 
 
 class StepServer:
@@ -131,8 +135,13 @@ class StepServer:
             raise ClientError(400, f"The body cannot be read: {error}") from error
         if dialect.stores_answers:
             self._stored.check(scan)
-        if not self._models.knows(scan.model):
-            await require_model(self._models, scan.model)
+        model = scan.model
+        if model is not None and len(model) > MAX_MODEL_NAME:
+            raise ClientError(
+                400, f"The model's name is longer than {MAX_MODEL_NAME} characters.", param="model"
+            )
+        if not self._models.knows(model):
+            await require_model(self._models, model)
         query = client.query
         return RequestFacts(
             path=client.path,
@@ -224,7 +233,11 @@ class StepServer:
         self._end(run, Outcome.ABORTED, run.client.status)
 
     async def _answer_aborted(self, run: Run) -> None:
-        """An operator aborted a step that no worker had: the client is told as the engine would tell it."""
+        """An operator aborted a step that no worker had, or one whose engine knows no aborts: the client is
+        told as an engine would tell it.
+        """
+        if run.tap is not None:
+            run.answer = run.tap.answer()
         self._end(run, Outcome.ABORTED, 200)
         if run.client.status is None:
             kind = EVENT_STREAM if run.call.scan.stream else JSON

@@ -112,7 +112,7 @@ class ClientExchange:
         self.request_id = request_id
         self.lines = lines
         self.keep_alive = keep_alive
-        self.plain_body = None if "content-encoding" in headers else body
+        self.plain_body = body
         self.more_body = body is None
         self.disconnected = False
         self.response_complete = False

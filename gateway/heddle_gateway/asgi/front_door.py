@@ -59,8 +59,10 @@ class FrontDoor:
         self, connection: Connection, url: bytes, texts: Mapping[str, str], forward: bytes, body: bytes
     ) -> ClientExchange | None:
         """Of a POST that came whole and plainly framed, with one Host (heddle_core.plain_request); None where
-        it is none of the data path, or may not pass.
+        it is none of the data path, its body is coded, or it may not pass.
         """
+        if "content-encoding" in texts:
+            return None  # one such header may be followed by another: the long way sees both
         return self._admit(connection, url, texts, forward, body=body, keep_alive=True, http_1_0=False)
 
     def exchange(
@@ -164,8 +166,14 @@ class FrontDoor:
 
 
 def _texts(headers: Headers) -> dict[str, str]:
-    """By name; the last of a repeated one."""
-    return {name.decode("latin-1"): value.decode("latin-1") for name, value in headers}
+    """By name; the last of a repeated one, but all codings of a body that was coded more than once, in their
+    order (RFC 9110, 8.4).
+    """
+    texts = {name.decode("latin-1"): value.decode("latin-1") for name, value in headers}
+    if len(texts) != len(headers) and "content-encoding" in texts:
+        codings = [value.decode("latin-1") for name, value in headers if name == b"content-encoding"]
+        texts["content-encoding"] = ", ".join(codings)
+    return texts
 
 
 def _has_two_hosts(headers: Headers, texts: Mapping[str, str]) -> bool:

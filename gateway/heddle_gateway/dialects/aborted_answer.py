@@ -1,4 +1,5 @@
-"""The answer to a step that an operator aborted before any worker had it.
+"""The answer to a step that an operator aborted before any worker had it, or the last of an answer whose
+engine cannot be told to stop.
 
 SGLang answers an aborted request with a normal answer whose finish reason is "abort"; partial-rollout loops
 (slime's among them) count on that and would send a step again that ended with an error status. Its Responses
@@ -13,7 +14,7 @@ from heddle_gateway.dialects.dialect import CHAT, GENERATE, MESSAGES, RESPONSES,
 from heddle_gateway.dialects.errors import anthropic
 from heddle_gateway.dialects.stream_errors import failed_response
 
-MESSAGE: Final = "Aborted before it began."
+MESSAGE: Final = "Aborted by an operator."
 # A request may ask for any number of answers, and no worker has seen this one to refuse it: above what
 # samplers ask for (OpenAI takes 128), below what would hold the event loop.
 MAX_CHOICES: Final = 1024

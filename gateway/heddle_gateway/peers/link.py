@@ -17,16 +17,18 @@ log = logging.getLogger(__name__)
 PING: Final = "ping"
 IS_DETOUR: Final = "heddle_detour"
 """Of `asyncio.BaseTransport.get_extra_info`: what is sent arrives later than by a connection."""
-MAX_UNSENT: Final = 256 * 1024 * 1024
-"""A peer that reads no more than this is as good as gone."""
 
 
 @dataclass(frozen=True, slots=True)
 class LinkTuning:
-    """``ping_s``: a side that has nothing to say says so this often. ``silent_s``: then the other is gone."""
+    """``ping_s``: a side that has nothing to say says so this often. ``silent_s``: then the other is gone.
+    ``max_unsent``: bytes; a peer that has so many to read and reads them no faster than more come is as good
+    as gone. One frame may be longer: it is judged by what lay there before it.
+    """
 
     ping_s: float = 0.3
     silent_s: float = 1.5
+    max_unsent: int = 256 * 1024 * 1024
 
 
 class Link(asyncio.Protocol):
@@ -112,9 +114,10 @@ class Link(asyncio.Protocol):
             data = self._unsent[0] if len(self._unsent) == 1 else b"".join(self._unsent)
             self._unsent.clear()
             self._said_at = self._loop.time()
-            self._transport.write(data)
-            if self._transport.get_write_buffer_size() > MAX_UNSENT:
+            if self._transport.get_write_buffer_size() > self._tuning.max_unsent:
                 self._abort("it reads nothing")
+                return
+            self._transport.write(data)
 
     def _look(self) -> None:
         now = self._loop.time()

@@ -53,7 +53,9 @@ class LiveSteps(Protocol):
         """
 
     def end_waiting(self, rid: str | None) -> int:
-        """Ends steps that wait in the gateway (of this id; all for None) as aborted; how many."""
+        """Ends steps as aborted that wait in the gateway (of this id; all for None), or run on an engine that
+        knows no aborts; how many.
+        """
 
     def pause_dispatch(self, paused: bool) -> bool:
         """Steps wait in the gateway from now on, or all that wait go on. False when it was so before."""
@@ -230,7 +232,9 @@ def _add_control_routes(router: APIRouter, deps: RegistryDeps) -> None:
             replies = await fan_out(
                 fleet, "/abort_request", needs=lambda has: has.abort, body={"rid": "", "abort_all": True}
             )
-            status = 200 if not replies else overall_status(replies)
+            # Engines that know no aborts lost the connections of their steps instead.
+            told = [reply for reply in replies if reply.fate is not Fate.UNSUPPORTED]
+            status = overall_status(told) if told else 200
             return fan_out_answer(replies, status, waiting_aborted=waiting)
         if not body.rid:
             return refusal(400, "rid_missing", "give rid, or abort_all: true")

@@ -30,7 +30,8 @@ class FrameworkView:
         ]
 
     def end_waiting(self, rid: str | None) -> int:
-        """Ends steps that wait in the gateway (of this id; all for None) as aborted; how many. Other gateways
+        """Ends steps as aborted that wait in the gateway (of this id; all for None), or run on an engine that
+        knows no aborts; how many. Other gateways
         that follow this one are told, and not waited for or counted.
         """
         self._abort_elsewhere(rid)

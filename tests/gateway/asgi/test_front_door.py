@@ -194,6 +194,10 @@ async def test_bodies_over_the_limit_are_413_and_codings_are_decoded(new_gateway
     assert good.status_code == 200
     assert worker.received[0].json()["messages"][0]["content"] == "hi"
     assert worker.received[0].header("content-encoding") is None
+    twice = gzip.compress(packed)
+    for codings in ([("content-encoding", "gzip")] * 2, [("content-encoding", "gzip, gzip")]):
+        assert (await gateway.client.post(CHAT, content=twice, headers=codings)).status_code == 200
+        assert worker.received[-1].json()["messages"][0]["content"] == "hi"
     strange = await gateway.client.post(CHAT, content=b"x", headers={"content-encoding": "br"})
     assert strange.status_code == 415
 

@@ -298,19 +298,6 @@ async def test_a_redirect_of_a_worker_is_not_followed(gateway: Any, worker: Any)
     assert record.outcome == "worker_error"
 
 
-async def test_what_is_no_json_in_a_good_answer_is_passed_on_but_recorded_as_a_fault(
-    gateway: Any, worker: Any
-) -> None:
-    async def script(request: Any, line: Any) -> None:
-        await line.answer(200, b"<html>", {"content-type": "text/html"})
-
-    worker.script = script
-    answer = await gateway.chat()
-    assert (answer.status_code, answer.text) == (200, "<html>")
-    (record,) = await gateway.records(1)
-    assert (record.outcome, record.usage_known) == ("worker_error", False)
-
-
 async def test_a_worker_taken_out_by_its_probes_gives_its_steps_back(
     new_gateway: Any, new_worker: Any, until: Until
 ) -> None:

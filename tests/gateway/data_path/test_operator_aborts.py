@@ -94,3 +94,55 @@ async def test_another_bodys_oddities_stop_no_abort(
     assert worker.aborts == []
     worker.aborts.append(rid_of(worker.received[0]))
     assert (await other).status_code == 200
+
+
+@pytest.fixture
+async def deaf(new_gateway: Any, worker: Any) -> Any:
+    """A gateway before an engine that knows no aborts, and writes until its line is cut."""
+    worker.kind = "openai"
+
+    async def script(request: Any, line: Any) -> None:
+        if request.json().get("stream"):
+            await line.begin_stream()
+            await line.chat_event({"role": "assistant", "content": "Hel"})
+        await request.client_left.wait()
+
+    worker.script = script
+    return await new_gateway(worker)
+
+
+@pytest.mark.parametrize("body", [{"rid": "mine"}, {"abort_all": True}], ids=["by rid", "all"])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_engine_that_knows_no_aborts_loses_the_connection(
+    deaf: Any, worker: Any, until: Until, body: dict[str, Any], stream: bool
+) -> None:
+    call = asyncio.create_task(deaf.chat(rid="mine", stream=stream))
+    await until(lambda: worker.received, "the step at the worker")
+    if stream:
+        (run,) = deaf.parts.steps.running
+        await until(lambda: run.account.answer_began, "the stream to begin")
+    told = await deaf.client.post("/abort_request", json=body)
+    assert (told.status_code, told.json()["success"], told.json()["waiting_aborted"]) == (200, True, 1)
+    answer = await call
+    await until(worker.received[0].client_left.is_set, "the connection to the worker to be closed")
+    if stream:
+        events = [line.removeprefix("data: ") for line in answer.text.split("\n\n") if line]
+        assert events[-1] == "[DONE]"
+        assert json.loads(events[-2])["choices"][0]["finish_reason"] == "abort"
+        assert json.loads(events[0])["choices"][0]["delta"]["content"] == "Hel"
+    else:
+        assert answer.json()["choices"][0]["finish_reason"] == "abort"
+    (record,) = await deaf.records(1)
+    assert (record.outcome, record.output_tokens) == ("aborted", int(stream))
+
+
+async def test_another_id_aborts_nothing_on_an_engine_that_knows_no_aborts(
+    deaf: Any, worker: Any, until: Until
+) -> None:
+    call = asyncio.create_task(deaf.chat(rid="mine"))
+    await until(lambda: worker.received, "the step at the worker")
+    told = await deaf.client.post("/abort_request", json={"rid": "min"})
+    assert told.json()["waiting_aborted"] == 0
+    assert not call.done()
+    await deaf.client.post("/abort_request", json={"abort_all": True})
+    assert (await call).status_code == 200

@@ -21,8 +21,10 @@ from heddle_gateway.dialects.errors import (
     retry_after,
     wrapped,
 )
-from heddle_gateway.dialects.events import end_of_last_event
+from heddle_gateway.dialects.events import EventCutter, end_of_last_event
 from heddle_gateway.dialects.stream_errors import error_event
+from hypothesis import given
+from hypothesis import strategies as st
 
 FLAT = {"object": "error", "message": "too long", "type": "BadRequestError", "param": "messages", "code": 400}
 
@@ -128,6 +130,23 @@ def test_a_workers_error_becomes_anthropics_and_stays_if_it_is() -> None:
 )
 def test_the_end_of_the_last_event_is_found_with_any_line_end(data: bytes, end: int) -> None:
     assert end_of_last_event(data) == end
+
+
+@given(st.lists(st.sampled_from([b"data: x", b"\n", b"\r", b"\r\n", b"\n\n", b":"]), max_size=30), st.data())
+def test_events_are_cut_as_if_all_that_is_held_were_looked_at(
+    parts: list[bytes], data: st.DataObject
+) -> None:
+    stream = b"".join(parts)
+    cutter, held, at = EventCutter(), b"", 0
+    while at < len(stream):
+        size = data.draw(st.integers(1, len(stream)))
+        piece = stream[at : at + size]
+        at += size
+        held += piece
+        end = end_of_last_event(held)
+        assert cutter.feed(piece) == held[:end]
+        held = held[end:]
+        assert cutter.rest() == held
 
 
 def test_every_dialect_is_found_by_its_path() -> None:

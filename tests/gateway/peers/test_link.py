@@ -132,6 +132,43 @@ def test_a_side_that_says_nothing_is_given_up() -> None:
     run_in_virtual_time(main())
 
 
+class Unread(asyncio.Transport):
+    """Of a peer that reads nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unsent = 0
+        self.was_aborted = False
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.unsent += len(data)
+
+    def get_write_buffer_size(self) -> int:
+        return self.unsent
+
+    def abort(self) -> None:
+        self.was_aborted = True
+
+
+async def test_one_long_message_is_no_peer_that_reads_nothing() -> None:
+    """A prompt may be longer than what a link holds unsent; what comes behind it tells."""
+    side, transport = Side(), Unread()
+    side.link = Link(side._on_frame, side._on_lost, LinkTuning(max_unsent=1000))
+    side.link.connection_made(transport)
+    side.link.send("arrive", b"x" * 2000)
+    side.link.flush()
+    assert side.link.is_up
+    assert transport.unsent > 2000
+    transport.unsent = 0
+    side.link.send("arrive", b"x" * 2000)
+    side.link.flush()
+    assert side.link.is_up
+    side.link.send("arrive")
+    side.link.flush()
+    assert transport.was_aborted
+    assert side.losses == 1
+
+
 async def test_a_message_of_another_release_closes_the_link() -> None:
     def refuse(frame: Frame) -> None:
         frame.head["not there"]

@@ -11,6 +11,10 @@ use crate::responses;
 use crate::role::Role;
 use crate::turns::{AFTER_STORED, Turns};
 
+/// Most messages, and most tool-call ids, of a history that is followed. No agent has a tenth of it; a body of `{},{},...`
+/// would come to more bytes as hashes than it has itself. One that is longer is [`Unit::Opaque`].
+pub const MAX_HISTORY: usize = 100_000;
+
 /// What lengths of a history are counted in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
@@ -449,16 +453,29 @@ impl Reader {
         scan.call_ids.clear();
         scan.chain.clear();
         let mut chain = 0;
+        let mut too_long = false;
         cursor.elements(|cursor| {
             let message = message::read(cursor, scratch, &mut scan.call_ids)?;
+            // The role and its markers cost a template a few tokens.
+            *message_bytes += message.text_bytes + 16;
+            too_long |= scan.roles.len() == MAX_HISTORY || scan.call_ids.len() > MAX_HISTORY;
+            if too_long {
+                scan.call_ids.clear();
+                return Ok(());
+            }
             chain = hash::link(chain, message.hash);
             scan.message_hashes.push(message.hash);
             scan.roles.push(message.role);
             scan.chain.push(chain);
-            // The role and its markers cost a template a few tokens.
-            *message_bytes += message.text_bytes + 16;
             Ok(())
-        })
+        })?;
+        if too_long {
+            scan.message_hashes = Vec::new();
+            scan.roles = Vec::new();
+            scan.call_ids = Vec::new();
+            scan.chain = Vec::new();
+        }
+        Ok(())
     }
 
     fn finish(mut self) -> Scan {

@@ -2,7 +2,7 @@
 
 use crate::hash::{self, MessageParts};
 use crate::role::Role;
-use crate::scan::Scan;
+use crate::scan::{MAX_HISTORY, Scan};
 
 /// Starts the chain of a history that begins with a stored answer.
 pub const AFTER_STORED: u64 = 0x7374_6F72;
@@ -26,6 +26,7 @@ pub struct Turns {
     roles: Vec<Role>,
     pub call_ids: Vec<u64>,
     text_bytes: usize,
+    too_long: bool,
     /// The system prompt, as a message that comes first: its hash, and its bytes.
     pub system: Option<(u64, usize)>,
 }
@@ -37,12 +38,20 @@ impl Turns {
         self.roles.clear();
         self.call_ids.clear();
         self.text_bytes = 0;
+        self.too_long = false;
     }
 
     pub fn push(&mut self, role: Role, hash: u64, text_bytes: usize) {
+        self.text_bytes += text_bytes + MARKERS;
+        self.too_long |= self.roles.len() == MAX_HISTORY || self.call_ids.len() > MAX_HISTORY;
+        if self.too_long {
+            self.hashes.clear();
+            self.roles.clear();
+            self.call_ids.clear();
+            return;
+        }
         self.hashes.push(hash);
         self.roles.push(role);
-        self.text_bytes += text_bytes + MARKERS;
     }
 
     /// A text that stands for the system prompt.
@@ -60,8 +69,10 @@ impl Turns {
     pub fn move_to(self, scan: &mut Scan) -> usize {
         let mut text_bytes = self.text_bytes;
         if let Some((hash, length)) = self.system {
-            scan.message_hashes.push(hash);
-            scan.roles.push(Role::System);
+            if !self.too_long {
+                scan.message_hashes.push(hash);
+                scan.roles.push(Role::System);
+            }
             text_bytes += length + MARKERS;
         }
         scan.message_hashes.extend(self.hashes);

@@ -407,3 +407,29 @@ fn agentic_context_may_come_as_json_text() {
         )]
     );
 }
+
+#[test]
+fn a_history_longer_than_any_agents_is_not_followed() {
+    for (dialect, member) in [
+        (Dialect::Chat, "messages"),
+        (Dialect::Messages, "messages"),
+        (Dialect::Responses, "input"),
+    ] {
+        let of = |count: usize| {
+            let messages = vec![r#"{"role":"user","content":"a"}"#; count].join(",");
+            let body = format!(r#"{{"{member}":[{messages}]}}"#);
+            let scan = scan_body(body.as_bytes(), dialect).unwrap();
+            let parcel = scan.to_bytes(body.as_bytes());
+            (scan, parcel)
+        };
+        let (longest, _) = of(100_000);
+        assert_eq!(longest.unit(), Unit::Messages, "{dialect:?}");
+        assert_eq!(longest.history_length(), 100_000);
+        let (beyond, parcel) = of(100_001);
+        assert_eq!(beyond.unit(), Unit::Opaque, "{dialect:?}");
+        assert!(beyond.chain.is_empty() && beyond.message_hashes.is_empty());
+        assert!(beyond.prompt_tokens >= longest.prompt_tokens);
+        // What a gateway tells another of it: some anchors.
+        assert!(parcel.len() < 100_000, "{}", parcel.len());
+    }
+}
