@@ -53,9 +53,7 @@ class LiveSteps(Protocol):
         """
 
     def end_waiting(self, rid: str | None) -> int:
-        """Ends steps as aborted that wait in the gateway (of this id; all for None), or run on an engine that
-        knows no aborts; how many.
-        """
+        """Aborts what waits here (of this id; all for None) or runs on deaf engines; how many."""
 
     def pause_dispatch(self, paused: bool) -> bool:
         """Steps wait in the gateway from now on, or all that wait go on. False when it was so before."""
