@@ -5,7 +5,8 @@ longest ago are forgotten first, finished ones are kept for the next plans up to
 
 Invariants: a record that was seen before changes nothing, not even of a trajectory that is over by now; an
 error is counted once, when its trajectory is over, for the forecasts that were made of it; what came back
-after it was taken for over is known once, as what it is now; nothing here blocks or waits.
+after it was taken for over is known once, as what it is now; of one name, one at most is under way or rests;
+nothing here blocks or waits.
 """
 
 import math
@@ -18,6 +19,7 @@ from typing import ClassVar, Final, Protocol
 
 from heddle_contracts.predictions import ANNOUNCED_TENANT, Forecast, NewTrajectory, StepBatch
 from heddle_contracts.steps import Outcome, StepRecord
+from heddle_core import Siblings
 
 from heddle_planner.predictor.features import Progress, StepFeatures
 from heddle_planner.predictor.gap import GapPredictor
@@ -25,6 +27,7 @@ from heddle_planner.predictor.observations import EndedStep, Origin, Trajectory,
 from heddle_planner.predictor.online import OnlinePredictor
 from heddle_planner.predictor.protocol import Prediction
 from heddle_planner.predictor.siblings import FinishedSiblings, Sibling
+from heddle_planner.running_error import RunningError
 from heddle_planner.simulate.scripts import Script, Turn
 
 Key = tuple[str, str]
@@ -45,11 +48,6 @@ ENOUGH_PAST: Final = 16
 """Finished trajectories from which on running ones do not stand in for them."""
 MOST_STEPS_KEPT: Final = 2_000
 """Of one trajectory; a longer one teaches with its first ones."""
-ERRORS_LONG: Final = 256.0
-ERRORS_SHORT: Final = 24.0
-"""Finished trajectories that the two running errors look back over."""
-JUMP: Final = 1.6
-"""The error has jumped when the short one is this many times the long one."""
 
 
 @dataclass(slots=True)
@@ -65,41 +63,13 @@ class _Running:
     ended_at: float = 0.0
     last_step: int = -1
     context: int = 0
+    siblings: list[Siblings] = field(default_factory=list)
+    """Who was known to have finished when the forecast before each step was made, and now."""
     steps: list[EndedStep] = field(default_factory=list)
     forecasts: list[tuple[int, float]] = field(default_factory=list)
     """(tokens done, mean said) at each forecast."""
     taught: tuple[Sibling, Script] | None = None
     """What it was taken for when it was taken for over."""
-
-
-class RunningError:
-    """Mean square of the logarithm of actual over forecast, long and short; the root is the predictor's
-    sigma.
-    """
-
-    def __init__(self) -> None:
-        self._long = self._short = 0.0
-        self.count = 0
-
-    def add(self, forecast: float, actual: float) -> None:
-        ratio = math.log(max(1.0, actual) / max(1.0, forecast))
-        square = ratio * ratio
-        self.count += 1
-        self._long += (square - self._long) / min(self.count, ERRORS_LONG)
-        self._short += (square - self._short) / min(self.count, ERRORS_SHORT)
-
-    @property
-    def sigma(self) -> float | None:
-        """None while too few are over."""
-        return math.sqrt(self._long) if self.count >= 8 else None
-
-    @property
-    def has_jumped(self) -> bool:
-        return self.count >= 2 * ERRORS_SHORT and self._short > JUMP * JUMP * max(self._long, 0.01)
-
-    def settle(self) -> None:
-        """The jump was acted upon: what is normal now is the new error."""
-        self._long = self._short
 
 
 class Forecaster(Protocol):
@@ -141,6 +111,8 @@ class Observed:
         self._gaps_of_late: deque[float] = deque(maxlen=GAPS_OF_LATE)
         self.error = RunningError()
         self.steps_seen = 0
+        # When the newest step ended that was heard of: about now, by the clock of whoever records.
+        self._newest_s = 0.0
 
     def __len__(self) -> int:
         return len(self._running)
@@ -192,6 +164,10 @@ class Observed:
                 self._keep_end(key, ended)
         return self._forecasts([(key, announced.get(key) or self._running.get(key)) for key in told], told)
 
+    def unfinished(self) -> list[Trajectory]:
+        """Those under way, as far as they have come; with no step where the first has not ended."""
+        return [_lesson(running, finished=False) for running in self._running.values()]
+
     def teach(self) -> None:
         """Hands on what has finished since the last call. A lesson takes as long as tens of forecasts, which
         are answered first.
@@ -203,14 +179,13 @@ class Observed:
         """Takes for over what is not among ``active`` and of which nothing was heard for twice the longest
         tool gap of late, at most for ``quiet_s``: with most agents nobody says when they are done. Without
         the second condition those in a longer gap than usual would count as being as short as they are now.
+        What never ended a step is forgotten.
         """
         if len(self._gaps_of_late) >= ENOUGH_GAPS:
             quiet_s = min(quiet_s, 2.0 * max(self._gaps_of_late))
         heard_before = self._clock() - quiet_s
         quiet = [
-            key
-            for key, one in self._running.items()
-            if one.steps and one.heard_at <= heard_before and key not in active
+            key for key, one in self._running.items() if one.heard_at <= heard_before and key not in active
         ]
         for key in quiet:
             if (running := self._finish(key)) is not None:
@@ -225,11 +200,15 @@ class Observed:
         key = (new.tenant, new.trajectory_id)
         if key in self._running:
             return False
-        self._remember(key, _origin_of_new(new), started_at=0.0)
+        self._end_rest(key)
+        self._remember(key, _origin_of_new(new), started_at=self._newest_s)
         return True
 
     def _remember(self, key: Key, origin: Origin, started_at: float) -> _Running:
-        running = self._running[key] = _Running(origin, Progress(origin), started_at)
+        siblings = [self._siblings.of(origin.prompt)]
+        running = self._running[key] = _Running(
+            origin, Progress(origin), started_at, heard_at=self._clock(), siblings=siblings
+        )
         if len(self._running) > MOST_RUNNING:
             self._running.popitem(last=False)
         return running
@@ -242,26 +221,41 @@ class Observed:
         rested = self._resting.get(key)
         if rested is not None and record.step > rested.last_step:
             self._come_back(key)
+        elif rested is not None and record.step < rested.last_step and record.arrived_at >= rested.ended_at:
+            self._end_rest(key)
+            rested = None
         running = self._running.get(key, rested)
         if key in self._running:
             self._running.move_to_end(key)
         if record.outcome is not Outcome.DONE or (running is not None and record.step <= running.last_step):
             return False
         if running is None or running.last_step < 0:
-            # The first record knows more than the announcement: the prompt as the worker counted it.
-            running = self._remember(key, origin_of(record), record.arrived_at)
+            # The first record knows more than who announced it: the prompt as the worker counted it. What was
+            # said before it was said all the same.
+            met, running = running, self._remember(key, origin_of(record), record.arrived_at)
+            if met is not None:
+                running.forecasts = met.forecasts
+                if met.origin.prompt == running.origin.prompt:
+                    running.siblings = met.siblings
         step = step_of(record, running.context)
         if running.steps and record.gap_before_s is not None:
-            self.gaps.learn(record.trajectory_id, _first_tool(running.steps[-1]), record.gap_before_s)
+            self.gaps.learn(key, _first_tool(running.steps[-1]), record.gap_before_s)
             self._gaps_of_late.append(record.gap_before_s)
         running.progress.observe(step)
         if len(running.steps) < MOST_STEPS_KEPT:
             running.steps.append(step)
+            running.siblings.append(self._siblings.of(running.origin.prompt))
         running.last_step = record.step
         running.heard_at, running.ended_at = self._clock(), record.ended_at
         running.context = record.prompt_tokens + record.output_tokens
         self.steps_seen += 1
+        self._newest_s = max(self._newest_s, record.ended_at)
         return True
+
+    def _end_rest(self, key: Key) -> None:
+        """Another one of that name has come: one that rests is over for good."""
+        if (rested := self._resting.pop(key, None)) is not None:
+            self._keep_end(key, rested)
 
     def _come_back(self, key: Key) -> None:
         """It was not over: what it was taken for is not so."""
@@ -280,7 +274,7 @@ class Observed:
         if running is None or not running.steps:
             return None
         self._know_group(key, running)
-        self.gaps.forget(running.origin.trajectory_id)
+        self.gaps.forget(key)
         done = running.progress.done_tokens
         sibling, script = Sibling(done, running.progress.steps), self._script_of(running)
         running.taught = sibling, script
@@ -289,9 +283,7 @@ class Observed:
             if done > before:
                 self.error.add(mean, done - before)
         self._past.append(script)
-        self._lessons.append(
-            Trajectory(running.origin, tuple(running.steps), finished=True, started_at=running.started_at)
-        )
+        self._lessons.append(_lesson(running, finished=True))
         return running
 
     def _keep_end(self, key: Key, running: _Running) -> None:
@@ -335,7 +327,7 @@ class Observed:
                     step=told[key],
                     mean=float(mean),
                     sigma=float(sigma),
-                    gap_s=self._gap_after(running),
+                    gap_s=self._gap_after(key, running),
                 )
             )
         return found
@@ -343,15 +335,15 @@ class Observed:
     def _features(self, progress: Progress) -> StepFeatures:
         return progress.features(self._siblings.of(progress.origin.prompt))
 
-    def _gap_after(self, running: _Running) -> float | None:
+    def _gap_after(self, key: Key, running: _Running) -> float | None:
         """The median: a move of KV that needs more than that is late every other time."""
         if not running.steps:
             return None
-        return self.gaps.median(running.origin.trajectory_id, _first_tool(running.steps[-1]))
+        return self.gaps.median(key, _first_tool(running.steps[-1]))
 
     def _script_of(self, running: _Running) -> Script:
         steps = running.steps
-        usual = self.gaps.median("", "")
+        usual = self.gaps.median(None, "")
         gaps = [usual if step.gap_before_s is None else step.gap_before_s for step in steps[1:]] + [0.0]
         return Script(
             prompt=max(1, running.origin.prompt_tokens),
@@ -364,6 +356,16 @@ class Observed:
                 for index, (step, gap) in enumerate(zip(steps, gaps, strict=True))
             ),
         )
+
+
+def _lesson(running: _Running, *, finished: bool) -> Trajectory:
+    return Trajectory(
+        running.origin,
+        tuple(running.steps),
+        finished=finished,
+        started_at=running.started_at,
+        siblings=tuple(running.siblings[: len(running.steps)]),
+    )
 
 
 def _origin_of_new(new: NewTrajectory) -> Origin:

@@ -78,6 +78,7 @@ def planner(
         typer.echo(f"heddle planner: cannot listen on {host}:{port}: {error.strerror}", err=True)
         raise typer.Exit(1) from error
     observed = Observed(predictor, predictor.learn)
+    predictor.running = observed.unfinished
     _serve(create_app(observed, settings, lambda: predictor.close(CLOSE_S)), listening)
 
 

@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 from heddle_contracts.predictions import ANNOUNCED_TENANT, NewTrajectory, StepBatch, TrajectoryOver
 from heddle_contracts.steps import Outcome, StepRecord
-from heddle_planner.observed import Observed, RunningError
+from heddle_planner.observed import Observed
 from heddle_planner.predictor import models
+from heddle_planner.predictor.examples import make_examples
 from heddle_planner.predictor.features import StepFeatures
 from heddle_planner.predictor.observations import Trajectory
 from heddle_planner.predictor.online import OnlinePredictor
 from heddle_planner.predictor.protocol import Prediction, lognormal
+from heddle_planner.running_error import RunningError
 
 Record = Callable[..., StepRecord]
 
@@ -113,7 +115,51 @@ def test_a_finished_sibling_is_seen_by_the_others_of_its_prompt(
     assert len(model.asked[-1].siblings) == 0
 
 
+def test_a_lesson_says_which_siblings_were_known_when_its_forecasts_were_made(
+    model: CountsDown, record: Record
+) -> None:
+    lessons: list[Trajectory] = []
+    observed = Observed(model, lessons.append)
+    group = {"group_id": "g"}
+    new = NewTrajectory(tenant="", trajectory_id="t", group_id="g", prompt_tokens=500)
+    observed.take(StepBatch(new=(new,)))
+    for step in range(4):
+        sibling = record(0, trajectory=f"s{step}", output=100 + step, **group)
+        observed.take(StepBatch(steps=(sibling,), over=(over(f"s{step}"),)))
+        observed.take(StepBatch(steps=(record(step, **group),)))
+    asked = [moment for moment in model.asked if moment.origin.trajectory_id == "t"]
+    observed.take(StepBatch(over=(over(),)))
+    observed.teach()
+    learned = make_examples(lessons[-1:], ["g"])
+    assert [len(one.features.siblings) for one in learned] == [0, 1, 2, 3]
+    for then, now in zip(asked, learned, strict=False):
+        assert then.siblings.finished == now.features.siblings.finished
+        assert then.steps == now.features.steps
+
+
+def test_what_is_under_way_is_told_as_far_as_it_has_come(observed: Observed, record: Record) -> None:
+    observed.take(StepBatch(steps=(record(0), record(1))))
+    observed.take(StepBatch(new=(NewTrajectory(tenant="", trajectory_id="u"),)))
+    told = {one.origin.trajectory_id: one for one in observed.unfinished()}
+    assert {name: (len(one.steps), one.finished) for name, one in told.items()} == {
+        "t": (2, False),
+        "u": (0, False),
+    }
+    assert (told["t"].started_at, told["u"].started_at) == (100.0, 115.0), "when the newest step ended"
+
+
 QUIET_S = 60.0
+
+
+def test_what_never_ends_a_step_is_forgotten(model: CountsDown) -> None:
+    now = 0.0
+    observed = Observed(model, clock=lambda: now)
+    news = [NewTrajectory(tenant="", trajectory_id=name) for name in ("held", "gone")]
+    observed.take(StepBatch(new=tuple(news)))
+    now = QUIET_S
+    observed.rest_but({("", "held")}, QUIET_S)
+    assert [one.origin.trajectory_id for one in observed.unfinished()] == ["held"]
+    assert observed.finished == 0
 
 
 def test_what_is_quiet_and_not_active_counts_as_over_until_it_comes_back(
@@ -139,6 +185,30 @@ def test_what_is_quiet_and_not_active_counts_as_over_until_it_comes_back(
     assert (len(observed), observed.finished) == (1, 1), "known once, as long as it was"
     observed.take(StepBatch(steps=(record(0, trajectory="v", group_id="g"),)))
     assert [tokens for tokens, _ in model.asked[-1].siblings.finished] == [200]
+
+
+@pytest.mark.parametrize("announced", [False, True])
+def test_one_that_comes_anew_while_its_old_life_rests_is_another(
+    model: CountsDown, record: Record, announced: bool
+) -> None:
+    now = 0.0
+    lessons: list[Trajectory] = []
+    observed = Observed(model, lessons.append, clock=lambda: now)
+    observed.take(StepBatch(steps=(record(0), record(1))))
+    now = QUIET_S
+    observed.rest_but(set(), QUIET_S)
+    new = NewTrajectory(tenant="", trajectory_id="t", prompt_tokens=500)
+    if announced:
+        observed.take(StepBatch(new=(new,)))
+    for step in range(3):
+        later = record(step, output=70, arrived_at=500.0 + step, ended_at=500.5 + step)
+        (said,) = observed.take(StepBatch(steps=(later,)))
+        assert said.mean == 1_000.0 - 70 * (step + 1), "nothing of the old life is counted"
+    assert observed.take(StepBatch(steps=(record(1),))) == [], "the old life's records are seen"
+    assert observed.take(StepBatch(over=(over(),))) == []
+    observed.teach()
+    assert (len(observed), observed.finished) == (0, 2)
+    assert [one.output_tokens for one in lessons] == [200, 210]
 
 
 def test_where_all_gaps_are_short_less_quiet_tells_that_one_is_over(
@@ -230,6 +300,19 @@ def test_gaps_are_foretold_by_the_tool_that_was_called(observed: Observed, recor
     assert said["slow"] > 3.0 > 1.0 > said["fast"]
 
 
+def test_trajectories_of_one_name_and_two_tenants_have_gaps_of_their_own(
+    observed: Observed, record: Record
+) -> None:
+    said = {}
+    for step in range(20):
+        for tenant, gap in (("quick", 0.1), ("slow", 30.0)):
+            one = record(step, tenant=tenant, gap_before_s=gap if step else None)
+            said[tenant] = observed.take(StepBatch(steps=(one,)))[0].gap_s
+    assert said["slow"] is not None
+    assert said["quick"] is not None
+    assert said["slow"] > 20 * said["quick"]
+
+
 def test_the_error_is_measured_on_trajectories_that_are_over(observed: Observed, record: Record) -> None:
     assert observed.error.sigma is None
     for number in range(10):
@@ -239,6 +322,24 @@ def test_the_error_is_measured_on_trajectories_that_are_over(observed: Observed,
             observed.take(StepBatch(steps=(step,)))
         observed.take(StepBatch(over=(over(name),)))
     assert observed.error.sigma == pytest.approx(0.0, abs=1e-6), "1,000 tokens each, as foretold"
+
+
+@pytest.mark.parametrize("steps", [1, 4])
+def test_what_was_said_before_the_first_step_is_part_of_the_error(
+    model: CountsDown, record: Record, steps: int
+) -> None:
+    observed = Observed(model)
+    for number in range(8):
+        name = f"t{number}"
+        new = NewTrajectory(tenant="", trajectory_id=name, prompt_tokens=500)
+        observed.take(StepBatch(new=(new,)))
+        for step in range(steps):
+            observed.take(StepBatch(steps=(record(step, trajectory=name),)))
+        observed.take(StepBatch(over=(over(name),)))
+    left = [100 * (steps - done) for done in range(steps)]
+    squares = [math.log((1_000 - 100 * done) / left[done]) ** 2 for done in range(steps)]
+    assert observed.error.count == 8 * steps
+    assert observed.error.sigma == pytest.approx(math.sqrt(sum(squares) / steps))
 
 
 def test_an_error_that_jumps_is_noticed_once() -> None:

@@ -3,7 +3,8 @@
 **Time.** Trajectories of one prompt start together, unless ``started_at`` says otherwise. Where every step of
 a task's trajectories has its seconds, a sibling counts as finished when its recorded time is over; where
 not, each step takes one tick. A prediction after k steps is made as soon as the k-th has ended: it sees
-nothing of the tool call that step asked for, and of siblings only those that had finished by then.
+nothing of the tool call that step asked for, and of siblings only those that had finished by then. What a
+trajectory itself says of its siblings goes before such reckoning.
 """
 
 from bisect import bisect_right
@@ -30,8 +31,11 @@ def make_examples(
     for task, members in by_task.items():
         clocks = _clocks([trajectories[index] for index in members])
         for place, index in enumerate(members):
-            siblings = _Finished(trajectories, members, clocks, place)
-            moments = list(moments_of(trajectories[index], siblings, clocks[place]))
+            siblings = trajectories[index].siblings
+            if not siblings:
+                finished = _Finished(trajectories, members, clocks, place)
+                siblings = tuple(finished.by(reached) for reached in clocks[place][:-1])
+            moments = list(moments_of(trajectories[index], siblings))
             left = tokens_left(trajectories[index].steps)
             found.append(
                 (
@@ -82,13 +86,11 @@ class _Finished:
         return known
 
 
-def moments_of(trajectory: Trajectory, siblings: _Finished, clock: Sequence[float]) -> Iterator[StepFeatures]:
-    """What is known before each of its steps; ``clock`` is the time at which each was reached, and of its
-    end.
-    """
+def moments_of(trajectory: Trajectory, siblings: Sequence[Siblings]) -> Iterator[StepFeatures]:
+    """What is known before each of its steps; ``siblings``: who had finished by then, for each."""
     progress = Progress(trajectory.origin)
-    for index, step in enumerate(trajectory.steps):
-        yield progress.features(siblings.by(clock[index]))
+    for known, step in zip(siblings, trajectory.steps, strict=True):
+        yield progress.features(known)
         progress.observe(step)
 
 

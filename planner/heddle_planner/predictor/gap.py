@@ -7,8 +7,9 @@ was expected.
 
 import math
 from collections import OrderedDict
+from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 MOST_TOOLS: Final = 1_024
 MOST_TRAJECTORIES: Final = 50_000
@@ -22,6 +23,8 @@ PRIOR: Final = (math.log(1.0), 1.5)
 minutes.
 """
 LEAST_SECONDS: Final = 0.001
+
+_Name = TypeVar("_Name", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +65,16 @@ class _Recent:
 
 
 class GapPredictor:
-    """Bounded; the tools and trajectories heard of longest ago go first."""
+    """Bounded; the tools and trajectories heard of longest ago go first. A trajectory is named by what tells
+    it from all others, its tenant included; None where it is no matter whose gap it is.
+    """
 
     def __init__(self) -> None:
         self._all = _Recent()
         self._tools: OrderedDict[str, _Recent] = OrderedDict()
-        self._own: OrderedDict[str, _Recent] = OrderedDict()
+        self._own: OrderedDict[Hashable, _Recent] = OrderedDict()
 
-    def learn(self, trajectory: str, tool: str, seconds: float) -> None:
+    def learn(self, trajectory: Hashable, tool: str, seconds: float) -> None:
         """A gap is over. What is not a number of seconds is left out."""
         if not math.isfinite(seconds) or seconds < 0:
             return
@@ -78,7 +83,7 @@ class GapPredictor:
         _kept(self._tools, tool, MOST_TOOLS).add(value)
         self._all.add(value)
 
-    def predict(self, trajectory: str, tool: str) -> GapForecast:
+    def predict(self, trajectory: Hashable, tool: str) -> GapForecast:
         """For the gap after a call of ``tool`` (empty where none was called)."""
         center, spread = self._of_tool(tool)
         own = self._own.get(trajectory)
@@ -93,7 +98,7 @@ class GapPredictor:
             high=math.exp(center + 1.645 * spread),
         )
 
-    def median(self, trajectory: str, tool: str) -> float:
+    def median(self, trajectory: Hashable, tool: str) -> float:
         """That of `predict`, in a fraction of its time: one is wanted for each trajectory of a batch."""
         center = self._mean_of_tool(tool)
         own = self._own.get(trajectory)
@@ -101,7 +106,7 @@ class GapPredictor:
             center += own.mean * own.count / (own.count + OWN_WEIGHT)
         return math.exp(center)
 
-    def forget(self, trajectory: str) -> None:
+    def forget(self, trajectory: Hashable) -> None:
         """The trajectory is over."""
         self._own.pop(trajectory, None)
 
@@ -116,7 +121,7 @@ class GapPredictor:
         return seen.with_prior(*center) if seen is not None else center
 
 
-def _kept(book: OrderedDict[str, _Recent], name: str, most: int) -> _Recent:
+def _kept(book: OrderedDict[_Name, _Recent], name: _Name, most: int) -> _Recent:
     found = book.get(name)
     if found is None:
         found = book[name] = _Recent()

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from heddle_contracts.steps import StepRecord
+from heddle_core import Siblings
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +87,15 @@ def step_of(record: StepRecord, context_before: int) -> EndedStep:
 class Trajectory:
     """A trajectory that was observed. ``finished`` is False where it was cut off: its length is then at least
     what is here. ``started_at`` is in seconds of any clock that its set shares; None where not recorded.
+    ``siblings``: who of its prompt was known to have finished before each step, as it was when it ran; empty
+    where not recorded.
     """
 
     origin: Origin
     steps: tuple[EndedStep, ...]
     finished: bool = True
     started_at: float | None = None
+    siblings: tuple[Siblings, ...] = ()
 
     @property
     def output_tokens(self) -> int:

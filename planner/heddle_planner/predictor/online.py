@@ -1,8 +1,10 @@
 """Keeps learning while it serves: a window of finished trajectories, drift, refits in the background.
 
 `predict` uses the model in place, whatever a refit is doing; a finished refit takes its place in one
-assignment, and the one before is kept. A refit is swapped in only where it does better than the model in
-place on trajectories that neither was fitted to. Anything that goes wrong in a model ends in `History`, never
+assignment, and the one before is kept. A refit learns from moments as they were when a forecast was made,
+finished siblings and all, and is swapped in only where it does better than the model in place on such moments
+of prompts that it was not fitted to. Of trajectories that began together it learns once nearly all are over:
+those that are over first are the short ones. Anything that goes wrong in a model ends in `History`, never
 in the caller.
 
 Invariants: memory is bounded by the window; one refit at a time; `learn` and `predict` never wait for one.
@@ -36,7 +38,12 @@ FIRST_REFIT: Final = 64
 REFIT_GROWTH: Final = 1.5
 """A refit when this many times as many have finished as at the last one, at most `WINDOW` / 4 apart."""
 HELD_BACK: Final = 0.2
-"""Share of the window, the newest, that a refit is judged by."""
+"""Share of the window, the newest prompts, that a refit is judged by."""
+MOST_OPEN: Final = 0.05
+"""Share of those that began up to some moment that may still run when a refit learns from the others. Those
+few count as longer than what was seen of them."""
+ASKED_AGAIN: Final = 16
+"""Trajectories that finish before it is looked again whether enough are whole."""
 DRIFT_SHORT: Final = 32
 DRIFT_LONG: Final = 512
 DRIFT_THRESHOLD: Final = 0.5
@@ -57,6 +64,10 @@ class OnlineState:
     drifted: bool
     bias: float | None
     refitting: bool
+
+
+_Learned = tuple[Trajectory, list[Example]]
+"""A finished trajectory, and the moments of it that are kept."""
 
 
 class _Drift:
@@ -88,6 +99,8 @@ class _Drift:
 
 class OnlinePredictor:
     """`Predictor` that learns. ``first``: the model to begin with; ``make`` makes the one to refit.
+    ``running`` tells the trajectories under way as far as they have come, for those that are over to be known
+    for the short ones of their time; without it, all are taken for over.
 
     `learn` and `predict` are for one thread (the service's); refits run in a thread of their own, which
     `close` waits for.
@@ -101,10 +114,13 @@ class OnlinePredictor:
         self._make = make
         self._history = History()
         self._drift = _Drift()
-        self._window: deque[tuple[Trajectory, list[Example]]] = deque(maxlen=WINDOW)
+        self._window: deque[_Learned] = deque(maxlen=WINDOW)
         self._finished = 0
         self._fitted_at = 0
         self._refits = self._refused = self._failures = 0
+        self.running: Callable[[], Sequence[Trajectory]] = tuple
+        self._asked_at = 0
+        self._whole_until = -math.inf
         self._thread: threading.Thread | None = None
         self._closing = False
 
@@ -129,8 +145,8 @@ class OnlinePredictor:
         return self._history.predict(moments)
 
     def learn(self, finished: Trajectory) -> None:
-        """A trajectory is over; may start a refit. One that was learned before, and went on, takes the place
-        of what it was then.
+        """A trajectory is over; may start a refit. What it says of its siblings is learned with it. One that
+        was learned before, and went on, takes the place of what it was then.
         """
         if not finished.steps:
             return
@@ -142,7 +158,7 @@ class OnlinePredictor:
         said = self.predict([first.features])
         self._drift.add(math.log(max(1.0, first.remaining)) - math.log(max(1.0, float(said.mean[0]))))
         self._window.append((finished, examples))
-        if self._refit_is_due():
+        if self._refit_is_due() and self._finished - self._asked_at >= ASKED_AGAIN:
             self.start_refit()
 
     def _unlearn(self, again: Trajectory) -> None:
@@ -177,12 +193,20 @@ class OnlinePredictor:
         return new >= min(WINDOW // 4, max(FIRST_REFIT, round((REFIT_GROWTH - 1) * self._fitted_at)))
 
     def start_refit(self) -> None:
-        """Begins one in the background, unless one runs or it is closing."""
+        """Begins one in the background, unless one runs, it is closing, or too few are over of those that
+        began together.
+        """
         if self._closing or (self._thread is not None and self._thread.is_alive()):
             return
-        self._fitted_at = self._finished
-        window = [examples for _, examples in self._window]
-        self._thread = threading.Thread(target=self._refit, args=(window,), name="refit", daemon=True)
+        self._asked_at = self._finished
+        running = self.running()
+        until = whole_until([one for one, _ in self._window], running)
+        window = [learned for learned in self._window if _start(learned[0]) <= until]
+        if len(window) < FIRST_REFIT or (running and until == self._whole_until):
+            return
+        self._fitted_at, self._whole_until = self._finished, until
+        cut_off = [one for one in running if one.steps and _start(one) <= until]
+        self._thread = threading.Thread(target=self._refit, args=(window, cut_off), name="refit", daemon=True)
         self._thread.start()
 
     def wait(self, timeout_s: float | None = None) -> bool:
@@ -205,17 +229,19 @@ class OnlinePredictor:
         self._model, self._before = self._before, None
         return True
 
-    def _refit(self, window: list[list[Example]]) -> None:
-        held = max(8, round(HELD_BACK * len(window)))
+    def _refit(self, window: list[_Learned], cut_off: list[Trajectory]) -> None:
+        older, newest = _parted(window)
+        still_open = [_moments(one) for one in cut_off]
+        held = {examples[0].task for examples in newest}
         try:
             candidate = self._make()
-            candidate.fit(_numbered(window[:-held]))
-            judged = _numbered(window[-held:])
+            candidate.fit(_numbered([*older, *(one for one in still_open if one[0].task not in held)]))
+            judged = _numbered(newest)
             better = _error(candidate, judged) <= _error(self._model, judged)
             if better:
                 # Judged; now the newest too.
                 candidate = self._make()
-                candidate.fit(_numbered(window))
+                candidate.fit(_numbered([*(examples for _, examples in window), *still_open]))
         except (PredictorError, ValueError, ArithmeticError, MemoryError) as error:
             self._failures += 1
             logger.warning("a refit failed, the model in place stays: %s", error)
@@ -236,6 +262,26 @@ class OnlinePredictor:
         self._before, self._model = self._model, candidate
 
 
+def _start(one: Trajectory) -> float:
+    return -math.inf if one.started_at is None else one.started_at
+
+
+def whole_until(finished: Sequence[Trajectory], running: Sequence[Trajectory]) -> float:
+    """The last start up to which at most `MOST_OPEN` of all that began still run, on the clock of
+    ``started_at``; -inf where there is none.
+    """
+    begun: dict[float, list[int]] = {}
+    for runs, several in enumerate((finished, running)):
+        for one in several:
+            begun.setdefault(_start(one), [0, 0])[runs] += 1
+    until, over, still = -math.inf, 0, 0
+    for start in sorted(begun):
+        over, still = over + begun[start][0], still + begun[start][1]
+        if still <= MOST_OPEN * (over + still):
+            until = start
+    return until
+
+
 def _moments(finished: Trajectory) -> list[Example]:
     """Of one trajectory, spread over it: all early ones, fewer later."""
     examples = make_examples([finished], [finished.origin.prompt or finished.origin.trajectory_id])
@@ -243,6 +289,33 @@ def _moments(finished: Trajectory) -> list[Example]:
         return examples
     places = np.unique(np.geomspace(1, len(examples), MOST_MOMENTS).astype(np.intp) - 1)
     return [examples[place] for place in places.tolist()]
+
+
+def _parted(window: Sequence[_Learned]) -> tuple[list[list[Example]], list[list[Example]]]:
+    """What a refit is fitted to, and what it is judged by: whole prompts, those that began last, since those
+    to come will be other prompts. By who ended last it would be judged by the longest ones alone, with their
+    siblings learned by heart. A prompt that is most of the window is not held back whole.
+    """
+    wanted = max(8, round(HELD_BACK * len(window)))
+    prompts: dict[str, list[int]] = {}
+    begun: dict[str, tuple[float, int]] = {}
+    for place, (one, examples) in enumerate(window):
+        prompt = examples[0].task
+        prompts.setdefault(prompt, []).append(place)
+        started = _start(one), place
+        begun[prompt] = max(begun.get(prompt, started), started)
+    held: set[int] = set()
+    for prompt in sorted(prompts, key=lambda prompt: begun[prompt], reverse=True):
+        if len(held) >= wanted:
+            break
+        if 2 * (len(held) + len(prompts[prompt])) <= len(window):
+            held.update(prompts[prompt])
+    if not held:
+        held.update(range(len(window) - wanted, len(window)))
+    parts: tuple[list[list[Example]], list[list[Example]]] = ([], [])
+    for place, (_, examples) in enumerate(window):
+        parts[place in held].append(examples)
+    return parts
 
 
 def _numbered(window: Sequence[Sequence[Example]]) -> list[Example]:

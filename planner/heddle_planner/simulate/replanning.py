@@ -16,8 +16,9 @@ from typing import Any, Final
 
 from heddle_contracts.planning import ActiveTrajectory, PlanMaking, PlanReason, PlanWorker
 
-from heddle_planner.observed import MOST_PAST, RunningError
+from heddle_planner.observed import MOST_PAST
 from heddle_planner.round import RoundError, Window, plan_round
+from heddle_planner.running_error import RunningError
 from heddle_planner.simulate.scripts import Script
 
 LATENCY_S: Final = 2.0

@@ -1,12 +1,15 @@
 """Learning while serving: refits in the background, swapped when better; nothing breaks the caller."""
 
+import math
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar, Self
 
 import numpy as np
 import pytest
+from heddle_core import Siblings
 from heddle_planner.predictor import online
 from heddle_planner.predictor.boosting import Boosting
 from heddle_planner.predictor.features import Progress, StepFeatures
@@ -147,6 +150,84 @@ def test_the_window_is_bounded_and_long_trajectories_are_thinned() -> None:
     longest = max(len(examples) for _, examples in learner._window)
     assert 10 < longest <= online.MOST_MOMENTS
     assert learner.close(WAIT_S)
+
+
+def test_a_refit_is_fitted_to_and_judged_by_moments_with_the_siblings_that_were_known() -> None:
+    fitted: list[list[int]] = []
+    judged: list[list[int]] = []
+
+    class Watched(Scripted):
+        def fit(self, examples: Sequence[Example]) -> None:
+            fitted.append([len(example.features.siblings) for example in examples])
+
+        def predict(self, moments: Sequence[StepFeatures]) -> Prediction:
+            judged.append([len(moment.siblings) for moment in moments])
+            return super().predict(moments)
+
+    learner = OnlinePredictor(Scripted(10.0), lambda: Watched(4_000.0))
+    for prompt in range(8):
+        for sample in range(8):
+            origin = Origin(f"t{prompt}-{sample}", f"p{prompt}")
+            siblings = tuple(Siblings([(4_000, 1)] * (sample + step)) for step in range(2))
+            learner.learn(Trajectory(origin, (EndedStep(2_000), EndedStep(2_000)), siblings=siblings))
+    assert learner.wait(WAIT_S)
+    known = [sample + step for sample in range(8) for step in range(2)]
+    assert fitted == [known * 6, known * 8]
+    assert judged == [known * 2]
+
+
+def test_nothing_is_fitted_to_the_first_that_are_over_of_a_rollout() -> None:
+    made: list[Scripted] = []
+
+    def make() -> Scripted:
+        made.append(Scripted(4_000.0))
+        return made[-1]
+
+    learner = OnlinePredictor(Scripted(10.0), make)
+    going = {
+        number: replace(a_trajectory(number, 4_000), started_at=float(number % 7), finished=False)
+        for number in range(200)
+    }
+    learner.running = lambda: list(going.values())
+    while len(going) > 20:
+        _, one = going.popitem()
+        learner.learn(replace(one, finished=True))
+        assert learner.wait(WAIT_S)
+    assert not made, "a tenth still runs, the longest"
+    while len(going) > 4:
+        _, one = going.popitem()
+        learner.learn(replace(one, finished=True))
+        assert learner.wait(WAIT_S)
+    assert learner.state().refits == 1
+    assert max(one.fitted_to for one in made) > 190, "what still runs counts, as longer than what was seen"
+
+
+def test_what_began_before_those_that_run_is_whole() -> None:
+    def begun(*starts: float | None) -> list[Trajectory]:
+        return [replace(a_trajectory(0, 4), started_at=start) for start in starts]
+
+    assert online.whole_until(begun(*range(50)), begun(*range(50, 90))) == 51.0
+    assert online.whole_until(begun(1.0, 1.0, 2.0), begun(1.0)) == -math.inf
+    assert online.whole_until(begun(None, None, 2.0), begun(1.5)) == -math.inf
+    assert online.whole_until(begun(1.0, 2.0), []) == 2.0
+
+
+def test_a_refit_is_judged_by_whole_prompts_the_newest() -> None:
+    fitted: list[set[str]] = []
+
+    class Watched(Scripted):
+        def fit(self, examples: Sequence[Example]) -> None:
+            fitted.append({example.task for example in examples})
+
+    learner = OnlinePredictor(Scripted(10.0), lambda: Watched(4_000.0))
+    for sample in range(8):
+        for prompt in range(8):
+            origin = Origin(f"t{prompt}-{sample}", f"p{prompt}")
+            steps = (EndedStep(4_000),)
+            learner.learn(Trajectory(origin, steps, started_at=100.0 * (8 - prompt) + sample))
+    assert learner.wait(WAIT_S)
+    everyone = {f"p{prompt}" for prompt in range(8)}
+    assert fitted == [everyone - {"p0", "p1"}, everyone]
 
 
 def test_it_learns_a_law_from_what_finishes(agents: RecordedSet, strangers: list[Example]) -> None:
