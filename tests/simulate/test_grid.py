@@ -76,6 +76,34 @@ def test_a_policy_slower_than_the_best_baseline_fails_the_check(tmp_path: Path) 
     assert code == 0
 
 
+def test_all_rows_run_on_the_workers_that_are_given(tmp_path: Path) -> None:
+    rows = (
+        "--workloads",
+        "search",
+        "--policies",
+        "heddle,verl",
+        "--kv-scales",
+        "1",
+        "--predictions",
+        "oracle",
+    )
+    code, output, [cell] = call(tmp_path, *rows, "--workers", "1,2,1", "--slots", "8")
+    assert code == 0, output
+    names = {name: set(row["makespan_s_by_workers"]) for name, row in cell["policies"].items()}  # type: ignore[attr-defined]
+    assert names == {"heddle": {"given", "given with plan"}, "verl": {"given"}}
+    assert cell["policies"]["verl"]["workers"] == [2, 1, 1]  # type: ignore[index]
+    code, output, _ = call(tmp_path, *rows, "--workers", "1,x")
+    assert (code, "--workers" in output) == (2, True)
+
+
+def test_trajectories_that_begin_over_a_time_end_after_it(tmp_path: Path) -> None:
+    rows = ("--workloads", "search", "--policies", "heddle,verl", "--kv-scales", "1", "--predictions", "none")
+    _, _, [at_once] = call(tmp_path, *rows, "--workers", "1")
+    _, _, [spread] = call(tmp_path, *rows, "--workers", "1", "--over", "2000")
+    assert spread["policies"]["verl"]["makespan_s"] > 1500 > at_once["policies"]["verl"]["makespan_s"]  # type: ignore[index]
+    assert spread["lower_bound_s"] > at_once["lower_bound_s"]  # type: ignore[operator]
+
+
 def test_input_that_does_not_fit_ends_with_2(tmp_path: Path) -> None:
     code, output, _ = call(tmp_path, "--workloads", "poetry")
     assert code == 2

@@ -29,6 +29,8 @@ from heddle_planner.simulate.scripts import Script, to_native
 
 MIX: Final = "mix"
 """Name of the solver's workers beside those of single degrees."""
+GIVEN: Final = "given"
+"""Name of workers that every row runs on."""
 WITH_PLAN: Final = " with plan"
 """Suffix where the solver's partition is installed too."""
 
@@ -52,6 +54,8 @@ class Problem:
     """GPUs that are lost on the way."""
     plans: bool = True
     """The solver's mix and its plans are rehearsed too; without, single degrees placed by the core alone."""
+    workers: Sequence[int] = ()
+    """Degrees of the workers that every row runs on; none: each row has those that suit it."""
 
     @property
     def degrees(self) -> list[int]:
@@ -202,10 +206,12 @@ def _rehearsal(problem: Problem, scripts: Sequence[Script], seed: int, row: Poli
 
 
 def _in_hindsight(problem: Problem, runner: _Runner, row: PolicyRow, timeline: bool) -> Outcome:
-    clusters = {str(degree): Cluster(single_degree(problem.gpus, degree)) for degree in problem.degrees}
+    clusters = _clusters(problem, problem.degrees)
     reports = {name: runner.run(row, cluster, timeline=timeline) for name, cluster in clusters.items()}
     spans = {name: float(report["makespan_s"]) for name, report in reports.items()}
     best = min(spans, key=lambda name: (spans[name], name))
+    if problem.workers:
+        return Outcome(row, best, reports[best], spans, None)
     usual = str(usual_degree(dict(problem.truth), max(script.context for script in problem.scripts)))
     if usual not in spans:
         usual = str(problem.degrees[-1])
@@ -213,11 +219,18 @@ def _in_hindsight(problem: Problem, runner: _Runner, row: PolicyRow, timeline: b
     return Outcome(row, best, reports[best], spans, at_usual)
 
 
+def _clusters(problem: Problem, degrees: Sequence[int]) -> dict[str, Cluster]:
+    """Workers without a plan by name: those that are given, or of each single degree."""
+    if problem.workers:
+        return {GIVEN: Cluster(problem.workers)}
+    return {str(degree): Cluster(single_degree(problem.gpus, degree)) for degree in degrees}
+
+
 def _candidates(runner: _Runner, row: PolicyRow) -> dict[str, Cluster]:
     """Clusters by name that a row of ours chooses among."""
     problem = runner.problem
     degrees = [row.degree] if row.cutting is Cutting.FIXED and row.degree is not None else problem.degrees
-    clusters = {str(degree): Cluster(single_degree(problem.gpus, degree)) for degree in degrees}
+    clusters = _clusters(problem, degrees)
     if not problem.plans:
         return clusters
     estimates = runner.native.first_estimates(json.dumps(problem.prediction), runner.seed)
@@ -225,9 +238,11 @@ def _candidates(runner: _Runner, row: PolicyRow) -> dict[str, Cluster]:
         return clusters
     forecast = Forecast(estimates, problem.rehearsals[0])
     solver = Solver(problem.profile, problem.truth, problem.gpus)
-    for degree in degrees:
-        if planned := solver.fixed(forecast, single_degree(problem.gpus, degree)):
-            clusters[f"{degree}{WITH_PLAN}"] = planned
+    for name, cluster in list(clusters.items()):
+        if planned := solver.fixed(forecast, cluster.degrees):
+            clusters[f"{name}{WITH_PLAN}"] = planned
+    if problem.workers:
+        return clusters
     if row.cutting is Cutting.PLANNED and (mixed := solver.mixed(forecast)):
         clusters[MIX] = Cluster(mixed.degrees)
         clusters[f"{MIX}{WITH_PLAN}"] = mixed

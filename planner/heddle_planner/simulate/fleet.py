@@ -117,6 +117,17 @@ def most_context(truth: Mapping[str, Any]) -> int:
     return int(KV_SHARE * min(one["kv_tokens"] for one in truth.values()))
 
 
+def parse_workers(text: str) -> list[int]:
+    """Workers from a list of their MP degrees such as ``2,1,1``, highest first. Raises FleetError."""
+    try:
+        workers = sorted((int(part) for part in text.split(",")), reverse=True)
+    except ValueError as error:
+        raise FleetError(f"--workers: {text!r} is no list of degrees such as 2,1,1") from error
+    if workers[-1] < 1:
+        raise FleetError(f"--workers: {text!r} must be degrees of at least 1")
+    return workers
+
+
 def parse_degrees(text: str) -> list[int]:
     """MP degrees from a list such as ``1,2,4,8``, ascending. Raises FleetError."""
     try:

@@ -40,6 +40,10 @@ class Grid:
     seed: int
     plans: bool = True
     """See `comparison.Problem.plans`."""
+    workers: Sequence[int] = ()
+    """See `comparison.Problem.workers`; ``degrees`` and ``gpus`` must be theirs."""
+    slots: int | None = None
+    """Requests that a worker runs at once; None: the profile's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +79,14 @@ def run_grid(grid: Grid, rows: Sequence[PolicyRow]) -> Iterator[Cell]:
     for source in grid.sources:
         for name in grid.profiles:
             profile = load_profile(name)
-            scarcest = truth_of(profile, degrees=grid.degrees, kv_scale=min(grid.kv_scales), slots=None)
-            full = truth_of(profile, degrees=grid.degrees, kv_scale=1.0, slots=None)
+            scarcest = truth_of(profile, degrees=grid.degrees, kv_scale=min(grid.kv_scales), slots=grid.slots)
+            full = truth_of(profile, degrees=grid.degrees, kv_scale=1.0, slots=grid.slots)
             context = min(grid.max_context, most_context(scarcest))
             load = grid.trajectories or fitting_load(source, full, grid.gpus, context, grid.seed)
             drawn = source.draw_within(context, trajectories=load, seed=grid.seed).scripts
             rehearsals = source.earlier_within(context, trajectories=load, seed=grid.seed)
             for kv_scale in grid.kv_scales:
-                truth = truth_of(profile, degrees=grid.degrees, kv_scale=kv_scale, slots=None)
+                truth = truth_of(profile, degrees=grid.degrees, kv_scale=kv_scale, slots=grid.slots)
                 told_nothing: Comparison | None = None
                 for prediction in grid.predictions:
                     problem = Problem(
@@ -94,6 +98,7 @@ def run_grid(grid: Grid, rows: Sequence[PolicyRow]) -> Iterator[Cell]:
                         prediction=parse_prediction(prediction),
                         seed=grid.seed,
                         plans=grid.plans,
+                        workers=grid.workers,
                     )
                     if told_nothing is None:
                         told_nothing = compare(problem, [row for row in rows if not row.predicts])

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from heddle_planner.simulate.cli import INPUT_ERRORS
-from heddle_planner.simulate.fleet import parse_degrees
+from heddle_planner.simulate.fleet import parse_degrees, parse_workers
 from heddle_planner.simulate.grid import Cell, Grid, run_grid
 from heddle_planner.simulate.policies import parse_policies
 from heddle_planner.simulate.results import describe
@@ -48,6 +48,18 @@ def compare(
     plans: Annotated[
         bool, typer.Option(help="Rehearse the solver's mix and its plans; without: equal workers, no plan.")
     ] = True,
+    workers: Annotated[
+        str | None,
+        typer.Option(
+            help="Degrees of the workers that all run on, such as 2,1,1, instead of --gpus and --degrees."
+        ),
+    ] = None,
+    slots: Annotated[
+        int | None, typer.Option(min=1, help="Requests a worker runs at once; default: the profile's.")
+    ] = None,
+    over: Annotated[
+        float, typer.Option(min=0, help="Seconds within which trajectories begin at random; 0: all at once.")
+    ] = 0.0,
     check: Annotated[
         bool, typer.Option(help="Fail when a policy of ours is slower than the best baseline anywhere.")
     ] = False,
@@ -58,17 +70,20 @@ def compare(
     try:
         rows = parse_policies(policies)
         ours = [row.name for row in rows if not row.baseline]
+        given = parse_workers(workers) if workers else []
         grid = Grid(
-            sources=[Source(name.strip(), group, scale_output) for name in workloads.split(",")],
+            sources=[Source(name.strip(), group, scale_output, over_s=over) for name in workloads.split(",")],
             profiles=[f"{model.strip()}-{gpu}" for model in models.split(",")],
             kv_scales=[float(scale) for scale in kv_scales.split(",")],
             predictions=[prediction.strip() for prediction in predictions.split(",")],
-            gpus=gpus,
-            degrees=parse_degrees(degrees),
+            gpus=sum(given) or gpus,
+            degrees=sorted(set(given)) or parse_degrees(degrees),
             trajectories=trajectories,
             max_context=max_context,
             seed=seed,
             plans=plans,
+            workers=given,
+            slots=slots,
         )
         typer.echo(_head(ours))
         cells = []

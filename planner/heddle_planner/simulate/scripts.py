@@ -4,6 +4,7 @@ Invariants: a script has a step, every step an output; members of a group share 
 prompts.
 """
 
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -24,13 +25,15 @@ class Turn:
 @dataclass(frozen=True, slots=True)
 class Script:
     """One trajectory; ``prompt`` is in tokens, ``group`` is the prompt it is a sample of. ``forecasts``: what
-    a real predictor said before each step (mean tokens, sigma), or none.
+    a real predictor said before each step (mean tokens, sigma), or none. ``start``: seconds after the start
+    of the rollout at which it begins.
     """
 
     prompt: int
     turns: tuple[Turn, ...]
     group: int | None = None
     forecasts: tuple[tuple[float, float], ...] = ()
+    start: float = 0.0
 
     @property
     def output(self) -> int:
@@ -81,6 +84,15 @@ def cut_all(scripts: Sequence[Script], context: int) -> Cut:
     return Cut(scripts=kept, shortened=shortened, dropped=len(scripts) - len(kept))
 
 
+def begun_over(scripts: Sequence[Script], seconds: float, seed: int) -> list[Script]:
+    """The scripts, begun in their order at random within so many seconds: as Poisson arrivals are, given how
+    many come.
+    """
+    draw = random.Random(seed)
+    starts = sorted(draw.uniform(0.0, seconds) for _ in scripts)
+    return [replace(script, start=start) for script, start in zip(scripts, starts, strict=True)]
+
+
 def to_native(scripts: Sequence[Script]) -> SimWorkload:
     """The scripts for the simulator, in their order."""
     foretold = bool(scripts) and all(script.forecasts for script in scripts)
@@ -89,7 +101,7 @@ def to_native(scripts: Sequence[Script]) -> SimWorkload:
             (
                 script.prompt,
                 script.group,
-                0.0,
+                script.start,
                 [(turn.input, turn.output, turn.tool_seconds) for turn in script.turns],
             )
             for script in scripts

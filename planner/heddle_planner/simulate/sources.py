@@ -1,13 +1,13 @@
 """Where scripts come from: a domain by name, or a file of records."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from heddle_planner.simulate.choosing import REHEARSALS
 from heddle_planner.simulate.domains import DOMAINS, GROUP_SIZE, make_scripts
 from heddle_planner.simulate.forecasts import with_forecasts
 from heddle_planner.simulate.records import draw_scripts, load_records
-from heddle_planner.simulate.scripts import Cut, Script, cut_all
+from heddle_planner.simulate.scripts import Cut, Script, begun_over, cut_all
 
 
 class SourceError(ValueError):
@@ -25,6 +25,8 @@ class Source:
     scale_output: float = 1.0
     model: Path | None = None
     """Folder of a trained predictor whose forecasts the scripts carry."""
+    over_s: float = 0.0
+    """Seconds within which trajectories begin at random; 0: all at once."""
 
     def draw(self, *, trajectories: int, seed: int) -> list[Script]:
         """So many scripts. Raises SourceError, RecordError."""
@@ -61,6 +63,8 @@ class Source:
             raise SourceError(
                 f"workload {self.name}: no trajectory's first step fits a context of {context} tokens"
             )
+        if self.over_s > 0:
+            return replace(cut, scripts=begun_over(cut.scripts, self.over_s, seed))
         return cut
 
     def earlier_within(self, context: int, *, trajectories: int, seed: int) -> list[list[Script]]:
