@@ -31,6 +31,7 @@ pub mod lognormal;
 mod machine;
 pub mod migration;
 pub mod order;
+mod patience;
 mod pipeline;
 pub mod placement;
 mod placing;

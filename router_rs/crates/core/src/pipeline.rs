@@ -146,7 +146,7 @@ impl Core {
             step.key = key;
         }
         self.set_state(id, StepState::HeldAdmission);
-        self.arm_hold(id, since, self.policy.max_hold_ms);
+        self.arm_patience(id, since, self.policy.max_hold_ms);
     }
 
     /// True for the first attempt of a trajectory's only step when its home has too little KV for all that lies there.
@@ -249,8 +249,20 @@ impl Core {
             return;
         };
         step.hold_timer = None;
+        let (state, since) = (step.state, step.arrived_at);
+        let most_ms = match state {
+            StepState::HeldAdmission => Some(self.policy.max_hold_ms),
+            StepState::HeldSlot => Some(self.policy.max_wait_ms),
+            _ => None,
+        };
+        if most_ms.is_some_and(|most_ms| self.is_patient(id, since, most_ms)) {
+            return;
+        }
         self.counters.holds_expired += 1;
-        match step.state {
+        let Some(step) = self.steps.get_mut(id) else {
+            return;
+        };
+        match state {
             StepState::HeldPredecessor => self.admit(id),
             StepState::HeldMigration => {
                 let trajectory = step.trajectory;
@@ -286,17 +298,19 @@ impl Core {
             StepState::HeldSlot if !self.policy.order.variant().may_starve() => {
                 self.disarm_hold(id);
             }
-            StepState::HeldSlot => self.arm_hold(id, since, self.policy.max_wait_ms),
-            StepState::HeldAdmission => self.arm_hold(id, since, self.policy.max_hold_ms),
+            StepState::HeldSlot => self.arm_patience(id, since, self.policy.max_wait_ms),
+            StepState::HeldAdmission => self.arm_patience(id, since, self.policy.max_hold_ms),
             StepState::HeldNoWorker => self.arm_hold(id, since, self.policy.worker_wait_ms),
             _ => {}
         }
     }
 
     pub(crate) fn arm_hold(&mut self, id: StepId, since: Micros, bound_ms: u64) {
-        let at = since
-            .saturating_add(bound_ms.saturating_mul(1000))
-            .max(self.now);
+        self.arm_hold_at(id, since.saturating_add(bound_ms.saturating_mul(1000)));
+    }
+
+    pub(crate) fn arm_hold_at(&mut self, id: StepId, at: Micros) {
+        let at = at.max(self.now);
         if let Some(step) = self.steps.get_mut(id) {
             self.timers.holds.set(id, &mut step.hold_timer, Some(at));
         }

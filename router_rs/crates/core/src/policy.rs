@@ -40,6 +40,8 @@ pub struct Policy {
     pub max_wait_ms: u64,
     /// A step held by admission this long is let through.
     pub max_hold_ms: u64,
+    /// `max_wait_ms` and `max_hold_ms` come down to so many times what all work still takes, as far as it can be told.
+    pub wait_share: f64,
     /// A step behind an aborting one of its trajectory goes on after this long even if the abort has not ended.
     pub abort_wait_ms: u64,
     /// A step that finds no worker waits this long for one before it is rejected.
@@ -102,6 +104,7 @@ impl Default for Policy {
             backlog: 0,
             max_wait_ms: 300_000,
             max_hold_ms: 300_000,
+            wait_share: 1.0,
             abort_wait_ms: 5_000,
             worker_wait_ms: 0,
             max_attempts: 3,
@@ -219,6 +222,7 @@ impl Policy {
         at_least("kv_growth_share", self.kv_growth_share, 0.0)?;
         at_least("recompute_weight", self.recompute_weight, 0.0)?;
         at_least("gather_weight", self.gather_weight, 0.0)?;
+        at_least("wait_share", self.wait_share, 0.0)?;
         at_least("cache_threshold", self.cache_threshold, 0.0)?;
         for (field, share) in [
             ("kv_headroom", self.kv_headroom),

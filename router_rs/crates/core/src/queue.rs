@@ -39,7 +39,11 @@ impl Core {
             && worker.has_free_slot(self.policy.backlog)
             && !(self.steps.get(id)).is_some_and(|step| self.may_gather(worker, step));
         let may_starve = self.policy.order.variant().may_starve();
-        let max_wait = self.policy.max_wait_ms.saturating_mul(1000);
+        let max_wait = if sends || !may_starve {
+            0
+        } else {
+            self.patience_us(self.policy.max_wait_ms)
+        };
         let Some(step) = self.steps.get_mut(id) else {
             return;
         };
@@ -54,7 +58,7 @@ impl Core {
         self.set_state(id, StepState::HeldSlot);
         self.enter_queue(id, choice.worker);
         if may_starve && !overdue {
-            self.arm_hold(id, since, self.policy.max_wait_ms);
+            self.arm_hold_at(id, since.saturating_add(max_wait));
         }
     }
 

@@ -24,7 +24,7 @@ fn up(worker: u64, generation: u64, slots: u32, kv_tokens: u64) -> WorkerUp {
 
 fn admitted_by(admission: &str, order: &str) -> Driver {
     let json = format!(
-        r#"{{"order":"{order}","placement":"sticky","admission":"{admission}","kv_headroom":1,"kv_growth_share":0}}"#
+        r#"{{"order":"{order}","placement":"sticky","admission":"{admission}","kv_headroom":1,"kv_growth_share":0,"wait_share":1000}}"#
     );
     Driver::new(Policy::from_json(&json).unwrap())
 }

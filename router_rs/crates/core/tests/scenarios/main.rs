@@ -8,6 +8,7 @@ mod driver;
 mod gathering;
 mod idle_engines;
 mod migrations;
+mod patience;
 mod placements;
 mod predictions;
 mod queues;
