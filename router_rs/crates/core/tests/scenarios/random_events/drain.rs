@@ -51,7 +51,8 @@ pub(super) fn drain(driver: &mut Driver) {
         driver.stat("steps_arrived_total"),
         driver.stat("steps_ended_total")
     );
-    driver.advance_to(driver.now + 401_000_000);
+    // Twelve idle TTLs: announced trajectories that never came are remembered for so long.
+    driver.advance_to(driver.now + 12 * 400_000_000 + 1_000_000);
     for name in [
         "trajectories",
         "trajectories_active",
