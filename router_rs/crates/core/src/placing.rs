@@ -156,6 +156,7 @@ impl Core {
             footprint: self.footprint(trajectory),
             sibling_home: group.and_then(|group| group.last_home),
             informed: !self.is_blank(trajectory),
+            foretold: self.prediction_of(trajectory).is_some(),
             chain,
             carry: Carry::Recompute,
         }

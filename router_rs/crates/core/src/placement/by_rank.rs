@@ -174,7 +174,8 @@ fn first_home(scene: &Scene<'_>, ask: &Ask<'_>) -> Choice {
 }
 
 fn stay_or_move(scene: &Scene<'_>, ask: &Ask<'_>, home: &Worker) -> Choice {
-    if scene.plan.is_none() && are_equal(scene) {
+    // Unequal workers are for unequal lengths, and nobody has told of this one.
+    if scene.plan.is_none() && (!ask.foretold || are_equal(scene)) {
         return level(scene, ask, home);
     }
     let stay = Choice::new(home, "home");

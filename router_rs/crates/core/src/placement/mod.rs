@@ -138,6 +138,8 @@ pub struct Ask<'a> {
     pub sibling_home: Option<WorkerId>,
     /// Something is known of this trajectory that is not known of its siblings.
     pub informed: bool,
+    /// A prediction of its length is in force.
+    pub foretold: bool,
     /// Chained message hashes of the prompt.
     pub chain: &'a [u64],
     /// How its context gets to another worker.

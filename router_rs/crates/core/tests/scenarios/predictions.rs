@@ -1,8 +1,9 @@
-//! Predictions that tell the opposite of what comes are not used.
+//! Predictions that tell the opposite of what comes are not used; where there are none, nobody is taken for the longest.
 
 use heddle_core::Event;
 
 use crate::driver::Driver;
+use crate::placements::placed;
 
 /// Twenty trajectories of which the later ones are longer, and foretold to be shorter; each has ended its first step.
 fn foretold_the_wrong_way_round() -> Driver {
@@ -69,4 +70,33 @@ fn what_a_long_tool_gap_seemed_to_tell_of_predictions_is_taken_back() {
         driver.arrive(100 + t, t);
     }
     assert_eq!(driver.stat("predictions_in_use"), 1);
+}
+
+#[test]
+fn unequal_workers_are_levelled_by_the_pace_of_those_of_whom_nothing_is_predicted() {
+    let mut driver = placed("by_rank", &[(1, 1, 64)]);
+    for t in 1..=60u64 {
+        driver.arrive(t, t);
+    }
+    driver.advance_to(84_000);
+    for t in 1..=60u64 {
+        // The later, the more it has generated: the core's own estimate makes it the longer.
+        driver.done(t, 10 * t);
+    }
+    driver.worker_up(2, 4, 64);
+    let mut left = Vec::new();
+    for t in 1..=60u64 {
+        if driver.arrive(100 + t, t).unwrap().reason == "levelled" {
+            left.push(t);
+        }
+    }
+    let homed = |worker: usize| driver.core.worker_views()[worker].homed;
+    assert!(
+        homed(1) > homed(0),
+        "four GPUs take more than one does: {} and {}",
+        homed(0),
+        homed(1)
+    );
+    assert!(left[0] < 30, "who is older has no claim to them: {left:?}");
+    assert_eq!(driver.stat("moves_total"), left.len() as u64);
 }
