@@ -26,6 +26,9 @@ class HostPool:
     def get_dummy_flat_data_page(self) -> torch.Tensor:
         return torch.zeros(2 * LAYERS * TOKENS * HEADS * DIM)
 
+    def get_data_page(self, index: torch.Tensor) -> torch.Tensor:
+        return self.get_dummy_flat_data_page() + float(index)
+
 
 def rank(root: Path, name: str, size: int, index: int) -> storage.HeddlePages:
     splits = {"pp_rank": 0, "pp_size": 1, "attn_cp_rank": 0, "attn_cp_size": 1}

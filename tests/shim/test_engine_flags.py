@@ -25,6 +25,7 @@ def test_an_engine_gets_priorities_metrics_and_the_page_store() -> None:
     assert (config["heddle_model"], config["heddle_kv_heads"]) == ("fingerprint", 8)
     # A page is the least that is looked for: with SGLang's 256 tokens the end of a prefix would be missed.
     assert config["prefetch_threshold"] == 32
+    assert (config["interface_v1"], config["hicache_storage_pass_prefix_keys"]) == (1, True)
     events = json.loads(value_after(arguments, "--kv-events-config"))
     assert events["endpoint"] == "tcp://*:5557"
 

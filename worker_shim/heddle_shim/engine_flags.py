@@ -136,6 +136,9 @@ def storage_config(options: Options, store: KvStore) -> dict[str, object]:
         "backend_name": "heddle",
         "module_path": PLUGIN_MODULE,
         "class_name": PLUGIN_CLASS,
+        # Pages come with those before them, which the class marks as used.
+        "interface_v1": 1,
+        "hicache_storage_pass_prefix_keys": True,
         # Below this many tokens SGLang does not look into the storage; a page is its own lower bound.
         "prefetch_threshold": options.number("--page-size", DEFAULT_PAGE_SIZE),
         "heddle_store": str(store.folder),

@@ -94,6 +94,37 @@ class HeddlePages(HiCacheStorage):  # type: ignore[misc]
         stored = [shelf.put(key, self._part, _bytes_of(page)) for key, page in zip(keys, values, strict=True)]
         return all(stored)
 
+    def batch_get_v1(self, keys: list[str], host_indices: Any, extra_info: Any = None) -> list[bool]:
+        """Fills the pages of the host pool that begin at every ``page_size``-th of ``host_indices``; True for
+        those that are there.
+        """
+        pool = self.mem_pool_host
+        pages = self.batch_get(keys, [pool.get_dummy_flat_data_page() for _ in keys])
+        for index, page in enumerate(pages):
+            if page is not None:
+                pool.set_from_flat_data_page(host_indices[index * pool.page_size], page)
+        self._used(extra_info, keys)
+        return [page is not None for page in pages]
+
+    def batch_set_v1(self, keys: list[str], host_indices: Any, extra_info: Any = None) -> list[bool]:
+        """Stores such pages; False for one that found no room."""
+        shelf, pool = self._current(), self.mem_pool_host
+        if shelf is None:
+            return [False] * len(keys)
+        pages = [pool.get_data_page(host_indices[index * pool.page_size]) for index in range(len(keys))]
+        stored = [shelf.put(key, self._part, _bytes_of(page)) for key, page in zip(keys, pages, strict=True)]
+        self._used(extra_info, keys)
+        return stored
+
+    def _used(self, extra_info: Any, keys: list[str]) -> None:
+        """The whole prefix is: SGLang reads and writes only its end, and without its start it is worth
+        nothing.
+        """
+        shelf = self._current()
+        if shelf is not None:
+            before = getattr(extra_info, "prefix_keys", None) or []
+            shelf.touch([*before, *keys], [self._part])
+
     def clear(self) -> None:
         shelf = self._current()
         if shelf is not None:
