@@ -49,6 +49,8 @@ impl Profile {
 
 /// Least weight of a new observation in the learned scale.
 const LEARN: f64 = 0.05;
+/// Weight of what another worker teaches an idle one.
+const HEARSAY: f64 = 0.1;
 /// Observations from which on one of them cannot throw the scale about: a step that sat in the engine's queue looks ten
 /// times slower than it is.
 const SETTLED: u32 = 8;
@@ -113,6 +115,14 @@ impl Belief {
     pub fn assume(&mut self, scale: f64) {
         if !self.is_settled() {
             self.scale = scale;
+        }
+    }
+
+    /// An idle worker's scale goes towards that of one that was just seen. One that had a slow minute would else be believed
+    /// slow for ever, since nothing is sent there that could tell otherwise.
+    pub fn hear(&mut self, scale: f64) {
+        if !self.pinned {
+            self.scale *= (scale / self.scale).powf(HEARSAY);
         }
     }
 

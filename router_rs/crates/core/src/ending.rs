@@ -289,6 +289,7 @@ impl Core {
                 worker.belief.prefill_us(uncached) + token_us * ended.output_tokens as f64;
             worker.belief.observe(whole, believed);
         }
-        self.workers.share_speed();
+        let scale = worker.belief.scale();
+        self.workers.speed_seen(self.now, scale);
     }
 }

@@ -11,6 +11,9 @@ use crate::trajectory::Home;
 use crate::worker::{Worker, WorkerState};
 use crate::{Micros, WorkerId};
 
+/// A worker that has been idle for this long is believed what is seen of others.
+const OUT_OF_SIGHT: Micros = 10_000_000;
+
 /// Position of a worker in the list.
 pub type Place = usize;
 
@@ -27,6 +30,8 @@ pub struct Fleet {
     largest_kv: u64,
     /// Every worker was seen at work: there is no speed to share.
     settled: bool,
+    /// Whose turn it is to hear of others' speed, if it is idle then.
+    hearer: Place,
     /// No worker is suspect any more at this time.
     trusted_from: Micros,
 }
@@ -43,6 +48,7 @@ impl Default for Fleet {
             links: 0,
             largest_kv: u64::MAX,
             settled: false,
+            hearer: 0,
             trusted_from: 0,
         }
     }
@@ -57,6 +63,22 @@ impl Fleet {
     /// The worker with this id, to change; call [`Fleet::refresh`] after a change of its state, degree or KV.
     pub fn get_mut(&mut self, id: WorkerId) -> Option<&mut Worker> {
         self.place_of(id).map(|place| &mut self.workers[place])
+    }
+
+    /// A worker was seen at this speed. Others hear of it: all that were never seen at work, and in turn, one at a time, those
+    /// that have been idle for a while.
+    pub fn speed_seen(&mut self, now: Micros, scale: f64) {
+        self.share_speed();
+        self.hearer += 1;
+        if self.hearer >= self.workers.len() {
+            self.hearer = 0;
+        }
+        if let Some(worker) = self.workers.get_mut(self.hearer)
+            && worker.load() == 0
+            && now.saturating_sub(worker.idle_since) >= OUT_OF_SIGHT
+        {
+            worker.belief.hear(scale);
+        }
     }
 
     /// Workers that were never seen at work are believed to be off their tables as far as those that were: where a fleet is

@@ -146,7 +146,26 @@ fn first_home(scene: &Scene<'_>, ask: &Ask<'_>) -> Choice {
     if let (Some(target), Some(_)) = (target, scene.plan) {
         return Choice::new(target, "rank");
     }
-    let finish = |worker: &Worker| Crowd::of(worker).with(ask).finish_us(worker, scene.duty);
+    // Equal workers differ by what was seen of them, and a little of that is chance: the one that seems a hundredth faster
+    // would get all of a light load.
+    let margin = scene.policy.level_margin;
+    let quickest = scene
+        .candidates()
+        .map(|worker| worker.belief.scale())
+        .fold(f64::INFINITY, f64::min);
+    let by_chance = |worker: &Worker| match worker.belief.scale() / quickest {
+        slower if slower <= margin => slower,
+        _ => 1.0,
+    };
+    let equal = are_equal(scene);
+    let finish = |worker: &Worker| {
+        let finish = Crowd::of(worker).with(ask).finish_us(worker, scene.duty);
+        if equal {
+            finish / by_chance(worker)
+        } else {
+            finish
+        }
+    };
     let least = scene.candidates().map(finish).fold(f64::INFINITY, f64::min);
     // At low load company costs nothing yet and all finish alike: the one with the least of it, or the first worker
     // would take everybody.

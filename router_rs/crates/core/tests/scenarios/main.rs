@@ -14,5 +14,6 @@ mod predictions;
 mod queues;
 mod random_events;
 mod rollout;
+mod speeds;
 mod steps;
 mod workers;
