@@ -69,7 +69,7 @@ def split_path(path: str) -> TaggedPath:
         return TaggedPath(path)
     for source, before in _BEFORE_IDS:
         if path.startswith(before):
-            api = _FIRST_API.search(path, len(before) + 1)
+            api = _FIRST_API.search(path, len(before))
             if api is not None:
                 return _tagged(source, path[len(before) : api.start()], path[api.start() :])
     for source, pattern in _PATTERNS:
@@ -85,4 +85,7 @@ def _tagged(source: str, named: str, rest: str, attempt: str | None = None) -> T
     named = named.rstrip("/")
     if not rest.startswith("/v1") and rest not in _ROOT:
         rest = f"/v1{rest}"
+    if not named:
+        # A variable that was not set: no id, or all such agents would be one.
+        return TaggedPath(rest)
     return TaggedPath(rest, source, named if attempt is None else f"{named}/{attempt}")

@@ -30,6 +30,10 @@ CHAT = "/v1/chat/completions"
         ("/t/run-1", TaggedPath("/t/run-1")),
         (f"/sessions/harbor/hello-world:0{CHAT}", TaggedPath(CHAT, "url-sessions", "harbor/hello-world:0")),
         (f"/t/x/{CHAT}", TaggedPath(CHAT, "url", "x")),
+        (f"/t/{CHAT}", TaggedPath(CHAT)),
+        (f"/t//{CHAT}", TaggedPath(CHAT)),
+        (f"/sessions/{CHAT}", TaggedPath(CHAT)),
+        (f"/t/v1{CHAT}", TaggedPath(CHAT, "url", "v1")),
         ("/sessions/s1", TaggedPath("/sessions/s1")),
         (
             f"/proxy/rollout/r1/attempt/a2/mode/train/openai{CHAT}",
