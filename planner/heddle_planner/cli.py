@@ -5,6 +5,7 @@ wanted), 3 the worker to profile cannot be reached or does not answer as a worke
 """
 
 import json
+import os
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -176,7 +177,7 @@ def profile(
             degree=degree,
             api_key=api_key,
         )
-        before = load_profile(str(out)) if out is not None and out.is_file() else None
+        before = _profile_at(out) if out is not None else None
         measured = measure(url, settings, from_moments=method is Method.MOMENTS)
     except WorkerProfileError as error:
         typer.echo(f"{error}", err=True)
@@ -189,10 +190,40 @@ def profile(
     if out is None:
         typer.echo(text)
     else:
-        out.write_text(text + "\n", encoding="utf-8")
+        _put(out, text + "\n")
         typer.echo(
             f"{out}: {measured.model}, MP degrees {', '.join(str(degree) for degree in measured.degrees)}"
         )
+
+
+def _profile_at(out: Path) -> WorkerProfile | None:
+    """What the file holds, None where it is not there. Before anything is measured: raises ValueError where
+    nothing can be written there.
+    """
+    if out.is_dir():
+        raise ValueError(f"--out: {out} is a folder; name a file in it")
+    if not out.parent.is_dir():
+        raise ValueError(f"--out: {out.parent} is not there; make it first")
+    if not os.access(out.parent, os.W_OK):
+        raise ValueError(f"--out: {out.parent} cannot be written to")
+    return load_profile(str(out)) if out.is_file() else None
+
+
+def _put(out: Path, text: str) -> None:
+    """The file is there whole or as it was. What was measured is printed where it cannot be written."""
+    out = out.resolve()
+    beside = out.with_name(f".{out.name}.{os.getpid()}")
+    try:
+        if out.exists() and not out.is_file():  # a pipe or a terminal
+            out.write_text(text, encoding="utf-8")
+            return
+        beside.write_text(text, encoding="utf-8")
+        beside.replace(out)
+    except OSError as error:
+        beside.unlink(missing_ok=True)
+        typer.echo(text, nl=False)
+        typer.echo(f"--out: {out}: {error.strerror}; what was measured is printed instead", err=True)
+        raise typer.Exit(1) from error
 
 
 def _beside(before: WorkerProfile, measured: WorkerProfile, where: str) -> WorkerProfile:

@@ -12,6 +12,7 @@ import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Final
 
 from heddle_contracts.planning import ActiveTrajectory, Alternative
@@ -98,6 +99,7 @@ def draw_scripts(
     context = most_context(stage.truth)
     groups: dict[tuple[str, str], int] = {}
     shapes = [script.turns for script in past]
+    calls = [call for shape in shapes for call in _calls(shape)]
     scripts = []
     for one in active:
         sigma = min(MOST_ERROR, one.sigma if one.sigma is not None else stage.error)
@@ -107,24 +109,35 @@ def draw_scripts(
         group = None
         if one.group_id is not None:
             group = groups.setdefault((one.tenant, one.group_id), len(groups))
-        turns = _turns(draw.choice(shapes), min(wanted, context - prompt), context - prompt)
+        shape = draw.choice(shapes)
+        seam = draw.choice(_calls(shape) or calls or [(0.0, 0)])
+        turns = _turns(shape, seam, min(wanted, context - prompt), context - prompt)
         scripts.append(Script(prompt=prompt, turns=turns, group=group))
     return _coarsened(scripts)
 
 
-def _turns(shape: Sequence[Turn], wanted: int, room: int) -> tuple[Turn, ...]:
+def _calls(shape: Sequence[Turn]) -> list[tuple[float, int]]:
+    """Of each tool call between two turns, its seconds and the tokens of its result."""
+    return [(turn.tool_seconds, after.input) for turn, after in pairwise(shape)]
+
+
+def _turns(shape: Sequence[Turn], seam: tuple[float, int], wanted: int, room: int) -> tuple[Turn, ...]:
     """``wanted`` output tokens in the manner of ``shape``, repeated as often as it takes, within ``room``
-    tokens of context.
+    tokens of context. Behind the last turn of ``shape`` there was no tool call; where it goes on, ``seam``
+    (seconds, tokens of the result) is one.
     """
+    gap_s, result = seam
     turns: list[Turn] = []
     left = wanted
     while left > 0 and room > 0:
-        like = shape[len(turns) % len(shape)]
+        place = len(turns) % len(shape)
+        like = shape[place]
         output = max(1, min(like.output, left, room))
-        appended = like.input if turns else 0
+        appended = (like.input if place else result) if turns else 0
         if appended + output > room:
             appended = 0
-        turns.append(Turn(input=appended, output=output, tool_seconds=like.tool_seconds))
+        tool_seconds = like.tool_seconds if place < len(shape) - 1 else gap_s
+        turns.append(Turn(input=appended, output=output, tool_seconds=tool_seconds))
         left -= output
         room -= appended + output
     return tuple(turns) or (Turn(input=0, output=1, tool_seconds=0.0),)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 from heddle_contracts.planning import ActiveTrajectory, PlanShare
 from heddle_contracts.worker_profile import DegreeProfile, WorkerProfile
 
@@ -61,25 +62,32 @@ def slots_of(profile: WorkerProfile, degree: int) -> int:
 
 
 def token_seconds(profile: WorkerProfile, degree: int, batch: int) -> float:
-    """Seconds of a token in a batch, without the price of context."""
+    """Seconds of a token in a batch, without the price of context; on a straight line between two batches of
+    the profile.
+    """
     known = profile.degrees[degree]
     if not isinstance(known, DegreeProfile):
         return known.T * known.F[min(batch, len(known.F)) - 1]
-    upper = next((place for place, size in enumerate(known.batches) if size >= batch), len(known.batches) - 1)
-    return known.step_seconds[upper]
+    return float(np.interp(batch, known.batches, known.step_seconds))
+
+
+def _most_tokens_a_second(profile: WorkerProfile, degree: int) -> float:
+    """At the best batch of those that fit the slots, which lies where the profile has one or at all slots."""
+    slots = slots_of(profile, degree)
+    known = profile.degrees[degree]
+    inner = known.batches if isinstance(known, DegreeProfile) else range(1, slots)
+    batches = [batch for batch in inner if batch < slots] + [slots]
+    return max(batch / token_seconds(profile, degree, batch) for batch in batches)
 
 
 def lower_bound(
     lengths: Sequence[float], degrees: Sequence[int], profile: WorkerProfile, shape: Shape
 ) -> float:
-    """max(longest alone on the fastest worker with its tools, all tokens over all workers' full
-    throughput).
+    """max(longest alone on the fastest worker with its tools, all tokens over the best throughput of
+    all workers).
     """
     alone = min(token_seconds(profile, degree, 1) for degree in degrees) + shape.tool_seconds_per_output
-    rates = [
-        slots_of(profile, degree) / token_seconds(profile, degree, slots_of(profile, degree))
-        for degree in degrees
-    ]
+    rates = [_most_tokens_a_second(profile, degree) for degree in degrees]
     return max(max(lengths) * alone, sum(lengths) / sum(rates))
 
 

@@ -4,9 +4,11 @@ import random
 
 import pytest
 from heddle_contracts.planning import PlanCompute
+from heddle_contracts.worker_profile import DegreeProfile
 from heddle_planner.given_lengths import plan_given
 from heddle_planner.profiles import load_profile
 from heddle_planner.round import RoundError
+from heddle_planner.shares import Shape, lower_bound
 
 PROFILE = load_profile("qwen3-8b-h100")
 
@@ -54,3 +56,22 @@ def test_fixed_workers_are_used_as_they_are() -> None:
 def test_what_cannot_be_planned_names_the_field(asked: dict[str, object], message: str) -> None:
     with pytest.raises(RoundError, match=message):
         plan_of(**asked)
+
+
+@pytest.mark.parametrize("slots", [3, 40, 97, 200, 256])
+@pytest.mark.parametrize("cost", ["size_only", "simulated"])
+def test_no_plan_is_shorter_than_its_lower_bound_at_any_number_of_slots(slots: int, cost: str) -> None:
+    known = {
+        degree: one.model_copy(update={"slots": slots, "seconds_per_context_token": 0.0})
+        for degree, one in PROFILE.degrees.items()
+    }
+    profile = PROFILE.model_copy(update={"degrees": known})
+    asked = PlanCompute.model_validate({"lengths": [1_000.0] * slots, "workers": [1], "cost": cost})
+    plan = plan_given(asked, profile, "", 0.0)
+    assert 0.99 * plan.expected_makespan_s < plan.lower_bound_s <= plan.expected_makespan_s * (1 + 1e-9)
+
+
+def test_the_bound_takes_the_batch_that_gives_most_where_a_larger_one_gives_less() -> None:
+    steep = DegreeProfile(batches=(1, 8, 9), step_seconds=(0.01, 0.01, 1.0), slots=9)
+    profile = PROFILE.model_copy(update={"degrees": {1: steep}})
+    assert lower_bound([1_000.0] * 9, [1], profile, Shape()) == pytest.approx(9_000 * 0.01 / 8)

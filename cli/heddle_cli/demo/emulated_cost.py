@@ -47,23 +47,30 @@ class WorkerCost:
 
     def decode_s(self, tokens: int, context: int) -> float:
         """``tokens`` of one request alone, whose context was ``context`` before the first."""
-        each = self.decode_base_s + self.decode_request_s
-        return tokens * each + self.decode_context_s * (tokens * context + tokens * tokens / 2)
+        return tokens * (self.decode_base_s + self.decode_request_s) + self._reading_s(tokens, context)
 
     def least_share_s(self, tokens: int, context: int) -> float:
         """The worker's time that these tokens take at the least: the batch full, everything shared fairly."""
         each = self.decode_base_s / self.slots + self.decode_request_s
-        return tokens * each + self.decode_context_s * (tokens * context + tokens * tokens / 2)
+        return tokens * each + self._reading_s(tokens, context)
+
+    def _reading_s(self, tokens: int, context: int) -> float:
+        return self.decode_context_s * (tokens * context + tokens * (tokens - 1) / 2)
 
 
-def alone_s(trajectory: RecordedTrajectory, worker: WorkerCost, settings: ReplaySettings) -> float:
-    """The trajectory's whole time, tool gaps included, with a worker to itself and every prefix cached."""
+def alone_s(
+    trajectory: RecordedTrajectory, worker: WorkerCost, settings: ReplaySettings, shared: int = 0
+) -> float:
+    """The trajectory's whole time, tool gaps included, with a worker to itself and every prefix cached.
+    ``shared``: tokens of its prompt that another may have computed before. The first token of an answer comes
+    with the prefill.
+    """
     total = 0.0
-    cached = 0
+    cached = min(shared, trajectory.prompt_tokens - 1)
     for index, step in enumerate(trajectory.steps):
         context = trajectory.context_before(index)
         total += worker.prefill_s(max(1, context - cached), cached)
-        total += worker.decode_s(step.output_tokens, context)
+        total += worker.decode_s(step.output_tokens - 1, context)
         cached = context + step.output_tokens
         if index + 1 < len(trajectory.steps):
             gap = settings.default_gap_s if step.tool_seconds is None else step.tool_seconds
@@ -78,13 +85,21 @@ def lower_bound_s(
 
     Work is split over the workers as if it could be cut freely, with full batches and no prefill.
     """
-    longest = max(min(alone_s(one, worker, settings) for worker in workers) for one in trajectories)
+    prompts: dict[str, list[int]] = {}
+    for one in trajectories:
+        prompts.setdefault(one.task_id, []).append(one.prompt_tokens)
+    shared = {task: min(tokens) if len(tokens) > 1 else 0 for task, tokens in prompts.items()}
+    longest = max(
+        min(alone_s(one, worker, settings, shared[one.task_id]) for worker in workers) for one in trajectories
+    )
     rates = []
     for worker in workers:
         seconds = sum(
-            worker.least_share_s(step.output_tokens, one.context_before(index))
+            worker.least_share_s(step.output_tokens - 1, one.context_before(index))
             for one in trajectories
             for index, step in enumerate(one.steps)
         )
+        if seconds == 0.0:  # answers of one token each: nothing is decoded
+            return longest
         rates.append(1.0 / seconds)
     return max(longest, 1.0 / sum(rates))

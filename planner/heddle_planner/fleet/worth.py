@@ -1,6 +1,6 @@
 """Whether other MP degrees pay for the restarts they take. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -8,7 +8,7 @@ from heddle_contracts.fleet import HostStatus
 from heddle_contracts.worker_profile import WorkerProfile
 from heddle_core import CostName
 
-from heddle_planner.fleet.shape import Reshaping, reshape
+from heddle_planner.fleet.shape import Reshaping, ShapeError, reshape
 from heddle_planner.plan_lengths import Lengths, Problem, plan_lengths
 
 UNKNOWN_START_S: Final = 120.0
@@ -34,6 +34,19 @@ class Worth:
         )
 
 
+def _fit(degrees: Sequence[int], hosts: Mapping[str, HostStatus]) -> bool:
+    """Whether engines of these degrees have room on the hosts, each on one of them."""
+    room = [one.gpus for one in hosts.values()]
+    for degree in sorted(degrees, reverse=True):
+        place = min(
+            (at for at, left in enumerate(room) if left >= degree), key=room.__getitem__, default=None
+        )
+        if place is None:
+            return False
+        room[place] -= degree
+    return True
+
+
 def best_shape(
     hosts: Mapping[str, HostStatus],
     lengths: Lengths,
@@ -42,16 +55,29 @@ def best_shape(
     floor: float,
 ) -> tuple[Reshaping, Worth | None]:
     """The moves to the degrees that suit these lengths best, and what they are worth; None where nothing runs
-    yet. ``allowed``: degrees that may be used. Raises ShapeError, ValueError.
+    yet. ``allowed``: degrees that may be used; those that do not fit on these hosts, alone or beside each
+    other, are left out. Raises ShapeError, ValueError.
     """
-    gpus = sum(one.gpus for one in hosts.values())
-    usable = tuple(one for one in allowed if one in profile.degrees)
+    largest = max((one.gpus for one in hosts.values()), default=0)
+    usable = tuple(one for one in allowed if one in profile.degrees and one <= largest)
+    if not usable:
+        raise ShapeError(
+            f"--allowed: none of {', '.join(map(str, allowed))} is in the profile and fits on a host;"
+            f" the largest has {largest} GPUs"
+        )
+    # What is left of a host beside engines of the smallest degree is of no use.
+    gpus = sum(one.gpus // min(usable) * min(usable) for one in hosts.values())
     cost: CostName = "simulated" if profile.has_steps else "size_only"
-    best = plan_lengths(lengths, Problem(profile, gpus, usable, cost=cost))
-    moves = reshape(hosts, [group["degree"] for group in best["workers"]], floor)
+    while True:
+        best = plan_lengths(lengths, Problem(profile, gpus, usable, cost=cost))
+        wanted = [group["degree"] for group in best["workers"]]
+        if len(usable) == 1 or _fit(wanted, hosts):
+            break
+        usable = tuple(one for one in usable if one != max(wanted))
+    moves = reshape(hosts, wanted, floor)
     if not moves.before:
         return moves, None
-    now = plan_lengths(lengths, Problem(profile, gpus, usable, cost=cost, workers=moves.before))
+    now = plan_lengths(lengths, Problem(profile, sum(moves.before), usable, cost=cost, workers=moves.before))
     measured = [
         engine.started_in_s
         for one in hosts.values()

@@ -84,7 +84,8 @@ def draw_scripts(
 
     Without ``group_size`` a task brings its recorded samples. With it, it brings that many: its samples
     in turn; where there are fewer, the further ones have their lengths scaled by a lognormal factor of
-    mean 1 (`WITHIN_TASK_SIGMA`). ``scale_output`` multiplies every step's output tokens.
+    mean 1 (`WITHIN_TASK_SIGMA`), which forecasts do not know. ``scale_output`` multiplies every step's output
+    tokens and what was said of them.
     """
     draw = random.Random(seed)
     by_task: dict[str, list[Record]] = {}
@@ -102,8 +103,9 @@ def draw_scripts(
             size = group_size or len(samples)
             for index in range(size):
                 copied = index >= len(samples)
-                factor = scale_output * (_factor(draw) if copied else 1.0)
-                scripts.append(_script(samples[index % len(samples)], group, factor, draw, known_tools))
+                luck = _factor(draw) if copied else 1.0
+                sample = samples[index % len(samples)]
+                scripts.append(_script(sample, group, scale_output, luck, draw, known_tools))
             group += 1
             if len(scripts) >= trajectories:
                 break
@@ -115,8 +117,10 @@ def _factor(draw: random.Random) -> float:
 
 
 def _script(
-    record: Record, group: int, factor: float, draw: random.Random, known_tools: Sequence[float]
+    record: Record, group: int, scale: float, luck: float, draw: random.Random, known_tools: Sequence[float]
 ) -> Script:
+    """``luck`` makes a sample up out of another; whoever foretold the recorded one did not know of it."""
+
     def tool_seconds(turn: RecordedTurn) -> float:
         if turn.tool_seconds is not None:
             return turn.tool_seconds
@@ -131,12 +135,12 @@ def _script(
         turns=tuple(
             Turn(
                 input=turn.input if index else 0,
-                output=max(1, round(turn.output * factor)),
+                output=max(1, round(turn.output * scale * luck)),
                 tool_seconds=tool_seconds(turn),
             )
             for index, turn in enumerate(record.turns)
         ),
-        forecasts=tuple((max(1.0, mean * factor), sigma) for mean, sigma in record.forecasts),
+        forecasts=tuple((max(1.0, mean * scale), sigma) for mean, sigma in record.forecasts),
     )
 
 

@@ -232,3 +232,25 @@ def test_the_command_puts_degrees_of_one_model_side_by_side(tmp_path: Path) -> N
         )
     assert other.exit_code == 2
     assert "field model: is 'paced', the worker serves 'plain-model'" in other.stderr
+
+
+def test_where_the_profile_cannot_be_written_nothing_is_measured(tmp_path: Path) -> None:
+    for out, said in ((tmp_path / "none" / "x.json", "is not there"), (tmp_path, "is a folder")):
+        refused = CliRunner().invoke(cli.profile_app, ["http://127.0.0.1:9", "--out", str(out)])
+        assert refused.exit_code == 2, "nobody listens there, and nobody was asked"
+        assert "--out: " in refused.stderr
+        assert said in refused.stderr
+
+
+def test_a_profile_takes_the_place_of_the_old_one_whole(tmp_path: Path) -> None:
+    path = tmp_path / "profile.json"
+    linked = tmp_path / "link.json"
+    linked.symlink_to(path)
+    with serving(PacedWorker()) as url:
+        for degree in ("2", "4"):
+            arguments = [url, "--out", str(linked), "--method", "moments", "--degree", degree]
+            old = path.stat().st_ino if path.exists() else None
+            assert CliRunner().invoke(cli.profile_app, arguments).exit_code == 0
+            assert path.stat().st_ino != old, "another file, put in its place when it was whole"
+    assert linked.is_symlink()
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["link.json", "profile.json"]

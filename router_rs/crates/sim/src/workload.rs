@@ -199,6 +199,12 @@ impl Workload {
         self.shared[trajectory]
     }
 
+    /// Prompt tokens that one of its group computes for all, beside what each computes whoever came before: all that they
+    /// share but the last token, which the one with the shortest prompt computes anyhow.
+    pub fn common_prompt(&self, trajectory: usize) -> u64 {
+        self.shared[trajectory].saturating_sub(1)
+    }
+
     /// Output tokens of all.
     pub fn output(&self) -> u64 {
         self.scripts.iter().map(Script::output).sum()

@@ -69,8 +69,9 @@ impl Demand {
             // Whoever comes first computes what all share; in the time of any one, a sibling may have done it.
             let mut computed = shared.min(script.prompt - 1);
             if script.group.is_some_and(|group| met.insert(group)) {
-                demand.common += computed as f64;
-                demand.common_pairs += (computed as f64).powi(2) / 2.0;
+                let common = workload.common_prompt(index) as f64;
+                demand.common += common;
+                demand.common_pairs += common.powi(2) / 2.0;
             }
             let first = demand.asks.len();
             for (turn, prompt) in script.turns.iter().zip(script.prompts()) {

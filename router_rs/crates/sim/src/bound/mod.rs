@@ -7,7 +7,9 @@
 //! Degrees that no cut of the GPUs has together are not combined: with eight GPUs, a worker of eight is the only one.
 //!
 //! What a schedule is: engines as in [`crate::engine`], every answer decoded to its end by decode steps but for the first
-//! token, with hindsight of everything. Trajectories that no worker can hold are not thought of.
+//! token, with hindsight of everything. Who is preempted or retracted gets one more token of the prefill that makes up for it;
+//! it is above such schedules only if that prefill takes less than a token's part in a decode step, as where it has no fixed
+//! time. Trajectories that no worker can hold are not thought of.
 
 mod alone;
 mod demand;

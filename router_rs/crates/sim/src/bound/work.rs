@@ -34,17 +34,14 @@ impl Work {
         let mut work = Self::default();
         let mut seen = BTreeSet::new();
         for (index, script) in workload.scripts().iter().enumerate() {
-            // The first of a group computes the common prompt; no schedule has to do it twice.
+            // One of a group computes the common prompt; no schedule has to do it twice.
             let shared = workload.shared_prompt(index);
-            let known = script
-                .group
-                .filter(|_| shared > 0)
-                .is_some_and(|group| !seen.insert(group));
-            let mut computed = if known {
-                shared.min(script.prompt - 1)
-            } else {
-                0
-            };
+            let mut computed = shared.min(script.prompt - 1);
+            if script.group.is_some_and(|group| seen.insert(group)) {
+                let common = workload.common_prompt(index) as f64;
+                work.prefilled += common;
+                work.pairs += common.powi(2) / 2.0;
+            }
             for (turn, prompt) in script.turns.iter().zip(script.prompts()) {
                 let new = (prompt - computed) as f64;
                 work.prefilled += new;
