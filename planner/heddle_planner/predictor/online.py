@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 WINDOW: Final = 2_000
 """Finished trajectories that a refit learns from; older ones are of older policies."""
-MOST_MOMENTS: Final = 24
+MOST_MOMENTS: Final = 96
 """Moments kept of one trajectory for refits, spread over it."""
 FIRST_REFIT: Final = 64
 """Finished trajectories before the first refit: fewer say less than the model that ships."""
@@ -39,7 +39,7 @@ REFIT_GROWTH: Final = 1.5
 """A refit when this many times as many have finished as at the last one, at most `WINDOW` / 4 apart."""
 HELD_BACK: Final = 0.2
 """Share of the window, the newest prompts, that a refit is judged by."""
-MOST_OPEN: Final = 0.05
+MOST_OPEN: Final = 0.01
 """Share of those that began up to some moment that may still run when a refit learns from the others. Those
 few count as longer than what was seen of them."""
 ASKED_AGAIN: Final = 16
@@ -232,12 +232,18 @@ class OnlinePredictor:
     def _refit(self, window: list[_Learned], cut_off: list[Trajectory]) -> None:
         older, newest = _parted(window)
         still_open = [_moments(one) for one in cut_off]
-        held = {examples[0].task for examples in newest}
+        held = {examples[0].task for _, examples in newest}
         try:
             candidate = self._make()
-            candidate.fit(_numbered([*older, *(one for one in still_open if one[0].task not in held)]))
-            judged = _numbered(newest)
-            better = _error(candidate, judged) <= _error(self._model, judged)
+            candidate.fit(
+                _numbered(
+                    [
+                        *(examples for _, examples in older),
+                        *(one for one in still_open if one[0].task not in held),
+                    ]
+                )
+            )
+            better = _error(candidate, newest) <= _error(self._model, newest)
             if better:
                 # Judged; now the newest too.
                 candidate = self._make()
@@ -283,15 +289,17 @@ def whole_until(finished: Sequence[Trajectory], running: Sequence[Trajectory]) -
 
 
 def _moments(finished: Trajectory) -> list[Example]:
-    """Of one trajectory, spread over it: all early ones, fewer later."""
+    """Of one trajectory, spread over it: half of them evenly, and as many that are early ones mostly."""
     examples = make_examples([finished], [finished.origin.prompt or finished.origin.trajectory_id])
     if len(examples) <= MOST_MOMENTS:
         return examples
-    places = np.unique(np.geomspace(1, len(examples), MOST_MOMENTS).astype(np.intp) - 1)
+    half = MOST_MOMENTS // 2
+    early, evenly = np.geomspace(1, len(examples), half), np.linspace(1, len(examples), half)
+    places = np.unique(np.concatenate([early, evenly]).astype(np.intp) - 1)
     return [examples[place] for place in places.tolist()]
 
 
-def _parted(window: Sequence[_Learned]) -> tuple[list[list[Example]], list[list[Example]]]:
+def _parted(window: Sequence[_Learned]) -> tuple[list[_Learned], list[_Learned]]:
     """What a refit is fitted to, and what it is judged by: whole prompts, those that began last, since those
     to come will be other prompts. By who ended last it would be judged by the longest ones alone, with their
     siblings learned by heart. A prompt that is most of the window is not held back whole.
@@ -312,9 +320,9 @@ def _parted(window: Sequence[_Learned]) -> tuple[list[list[Example]], list[list[
             held.update(prompts[prompt])
     if not held:
         held.update(range(len(window) - wanted, len(window)))
-    parts: tuple[list[list[Example]], list[list[Example]]] = ([], [])
-    for place, (_, examples) in enumerate(window):
-        parts[place in held].append(examples)
+    parts: tuple[list[_Learned], list[_Learned]] = ([], [])
+    for place, learned in enumerate(window):
+        parts[place in held].append(learned)
     return parts
 
 
@@ -326,8 +334,15 @@ def _numbered(window: Sequence[Sequence[Example]]) -> list[Example]:
     ]
 
 
-def _error(model: Predictor, examples: Sequence[Example]) -> float:
-    """Mean absolute error of the logarithm of the median."""
+def _error(model: Predictor, judged: Sequence[_Learned]) -> float:
+    """Mean absolute error of the logarithm of the median. A moment counts for all up to the next one that was
+    kept: most forecasts are made late in long trajectories, of which few moments are kept.
+    """
+    examples = [example for _, kept in judged for example in kept]
     said = model.predict([example.features for example in examples])
     truth = np.log1p([example.remaining for example in examples])
-    return float(np.abs(np.log1p(said.quantiles[:, 2]) - truth).mean())
+    ends = [[*(example.features.steps for example in kept[1:]), len(one.steps)] for one, kept in judged]
+    stands_for = np.array([end for several in ends for end in several]) - np.array(
+        [example.features.steps for example in examples]
+    )
+    return float(np.average(np.abs(np.log1p(said.quantiles[:, 2]) - truth), weights=stands_for))

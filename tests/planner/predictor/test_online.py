@@ -194,22 +194,36 @@ def test_nothing_is_fitted_to_the_first_that_are_over_of_a_rollout() -> None:
         learner.learn(replace(one, finished=True))
         assert learner.wait(WAIT_S)
     assert not made, "a tenth still runs, the longest"
-    while len(going) > 4:
+    while len(going) > 2:
         _, one = going.popitem()
         learner.learn(replace(one, finished=True))
         assert learner.wait(WAIT_S)
+    learner.start_refit()
+    assert learner.wait(WAIT_S)
     assert learner.state().refits == 1
-    assert max(one.fitted_to for one in made) > 190, "what still runs counts, as longer than what was seen"
+    assert max(one.fitted_to for one in made) == 200, "what still runs counts, as longer than what was seen"
+
+
+def test_a_late_moment_stands_for_all_that_were_not_kept_before_the_next() -> None:
+    long = Trajectory(Origin("t", "p"), tuple(EndedStep(5) for _ in range(1_000)))
+    kept = online._moments(long)
+    assert len(kept) <= online.MOST_MOMENTS
+    said = Scripted(100.0).predict([a_moment()]).quantiles[0, 2]
+    every = [abs(math.log1p(said) - math.log1p(5.0 * left)) for left in range(1, 1_001)]
+    assert online._error(Scripted(100.0), [(long, kept)]) == pytest.approx(np.mean(every), rel=0.03)
+    alike = np.mean([abs(math.log1p(said) - math.log1p(one.remaining)) for one in kept])
+    assert alike > 1.1 * np.mean(every)
 
 
 def test_what_began_before_those_that_run_is_whole() -> None:
     def begun(*starts: float | None) -> list[Trajectory]:
         return [replace(a_trajectory(0, 4), started_at=start) for start in starts]
 
-    assert online.whole_until(begun(*range(50)), begun(*range(50, 90))) == 51.0
+    assert online.whole_until(begun(*range(50)), begun(*range(50, 90))) == 49.0
     assert online.whole_until(begun(1.0, 1.0, 2.0), begun(1.0)) == -math.inf
     assert online.whole_until(begun(None, None, 2.0), begun(1.5)) == -math.inf
     assert online.whole_until(begun(1.0, 2.0), []) == 2.0
+    assert online.whole_until(begun(*range(99)), begun(150.0)) == 150.0, "one in a hundred"
 
 
 def test_a_refit_is_judged_by_whole_prompts_the_newest() -> None:

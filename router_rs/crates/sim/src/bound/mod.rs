@@ -8,8 +8,8 @@
 //!
 //! What a schedule is: engines as in [`crate::engine`], every answer decoded to its end by decode steps but for the first
 //! token, with hindsight of everything. Who is preempted or retracted gets one more token of the prefill that makes up for it;
-//! it is above such schedules only if that prefill takes less than a token's part in a decode step, as where it has no fixed
-//! time. Trajectories that no worker can hold are not thought of.
+//! where that prefill takes less than the decode step it saves (it has no fixed time, or contexts are dear to read), the bound
+//! may be above such a schedule, by no more than those steps. Trajectories that no worker can hold are not thought of.
 
 mod alone;
 mod demand;
