@@ -206,3 +206,14 @@ def test_text_parts_render_like_one_string_and_null_content_like_none() -> None:
     assert render_chat(memo, [{"role": "assistant", "content": None}], None) == render_chat(
         memo, [{"role": "assistant", "content": ""}], None
     )
+
+
+def test_a_call_that_must_be_made_is_as_long_as_it_has_to_be() -> None:
+    answers = [
+        plan_answer(request(4096, seed=seed, tools=[BASH], must_call=True), LengthRule.NATURAL)
+        for seed in range(3000)
+    ]
+    assert {answer.finish for answer in answers} <= {Finish.TOOL_CALLS, Finish.LENGTH}
+    cut = [answer for answer in answers if answer.finish is Finish.LENGTH]
+    assert all(count(answer.tokens) == 4096 for answer in cut), "cut where the request says so"
+    assert len(cut) < 30

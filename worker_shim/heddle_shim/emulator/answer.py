@@ -114,15 +114,18 @@ def plan_answer(request: AnswerRequest, rule: LengthRule) -> Answer:
         return Answer(b"", "", [], Finish.LENGTH)
     if request.ignore_eos:
         return _spoken(request, request.max_tokens, Finish.LENGTH)
+    # A call that has to be made is as long as it has to be, where the length is the answer's own.
+    longest = request.max_tokens if request.must_call else natural
     if rule is LengthRule.MAX_TOKENS and request.given:
         length, wants_call, calls = request.max_tokens, bool(request.tools), 1
+        longest = length
     elif natural > request.max_tokens:
         return _spoken(request, request.max_tokens, Finish.LENGTH)
     else:
         length = natural
     if request.json_wanted and not (request.tools and request.must_call):
         return _framed(request, length)
-    if wants_call and (planned := _calling(request, length, calls, draw)) is not None:
+    if wants_call and (planned := _calling(request, length, longest, calls, draw)):
         return planned
     if request.must_call:
         # Too few tokens for any call: a real model is cut off inside it.
@@ -201,8 +204,12 @@ def _frame_of(parameters: str) -> _Frame:
     return _tokenised(frame_for(json.loads(parameters)))
 
 
-def _calling(request: AnswerRequest, length: int, wanted: int, draw: random.Random) -> Answer | None:
-    """Text and tool calls of exactly ``length`` tokens in all; None if that is too few for one call."""
+def _calling(
+    request: AnswerRequest, length: int, longest: int, wanted: int, draw: random.Random
+) -> Answer | None:
+    """Text and tool calls of exactly ``length`` tokens in all, or of as many up to ``longest`` as one call
+    takes; None if that is too few.
+    """
     chosen = [draw.choice(request.tools) for _ in range(wanted)]
     names = [str(tool.get("name")) for tool in chosen]
     frames = [_frame_of(json.dumps(tool.get("parameters"))) for tool in chosen]
@@ -210,7 +217,7 @@ def _calling(request: AnswerRequest, length: int, wanted: int, draw: random.Rand
     while len(frames) > 1 and sum(overhead) + 1 > length:
         frames.pop()
         overhead.pop()
-    spare = length - 1 - sum(overhead)
+    spare = max(length, min(longest, 1 + sum(overhead))) - 1 - sum(overhead)
     if spare < 0:
         return None
     spoken = int(spare * SPOKEN_SHARE)
