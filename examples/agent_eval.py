@@ -40,7 +40,8 @@ async def measured(gateway: httpx.AsyncClient, trajectory_id: str, steps: int) -
     while len(records) < steps:
         await asyncio.sleep(0.1)
         found = await gateway.get(f"/admin/v1/trajectories/{trajectory_id}", params={"steps_limit": 2000})
-        records = found.raise_for_status().json()["steps"]["items"]
+        if found.status_code != 404:  # nothing of it is written yet
+            records = found.raise_for_status().json()["steps"]["items"]
     tokens = ("prompt_tokens", "cached_tokens", "output_tokens")
     return {
         "seconds": round(max(one["ended_at"] for one in records) - records[0]["arrived_at"], 3),
