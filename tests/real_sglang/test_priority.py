@@ -120,6 +120,6 @@ def test_the_gateways_order_is_the_engines(worker_a: Worker, tmp_path: Path) -> 
             running += [pool.submit(ask, http, one, 24) for one in (short, middle, long)]
             for one in running:
                 one.result()
-    # Two slots: who starts beside another may end before it.
-    assert set(ended[:2]) == {first, second}
+    assert ended[0] in {first, second}, "both slots were taken until then"
+    # Two slots: who starts beside another may end before it; the other of the first two began a little later.
     assert ended.index(long) < ended.index(short)
