@@ -44,7 +44,7 @@ def demo(
     ] = 100,
     tp: Degrees = "4,2,1,1,1",
     slots: Annotated[int, typer.Option(min=1, help="Requests that each emulated worker runs at once.")] = 16,
-    speed: Speed = 40.0,
+    speed: Speed = 25.0,
     seed: Annotated[int, typer.Option(help="Which of the records take part.")] = 1,
     profile: Annotated[
         Path | None, typer.Option(help="Timing of the emulated workers; by default a 32B model on H200s.")
