@@ -215,6 +215,21 @@ impl Driver {
         });
     }
 
+    /// A worker of degree 1 with 16 slots.
+    pub fn worker_with_kv(&mut self, worker: u64, kv_tokens: u64) {
+        self.worker(WorkerUp {
+            worker,
+            generation: 1,
+            degree: 1,
+            slots: 16,
+            kv_tokens,
+            has_priority: true,
+            profile: None,
+            link: None,
+            weights: 0,
+        });
+    }
+
     /// A worker that moves 1,000,000 KV tokens a second and prefills 28,000 for each degree.
     pub fn linked_worker_up(&mut self, worker: u64, degree: u32, slots: u32) {
         self.worker(WorkerUp {

@@ -1,6 +1,5 @@
 //! Admission and forecasts of more than the KV: an engine does not stand idle for what they say, nor is it taken whole.
 
-use heddle_core::event::WorkerUp;
 use heddle_core::{Event, Policy};
 
 use crate::announcements::expect;
@@ -8,17 +7,7 @@ use crate::driver::{Driver, prompt};
 
 fn with_kv(kv_tokens: u64) -> Driver {
     let mut driver = Driver::new(Policy::default());
-    driver.worker(WorkerUp {
-        worker: 1,
-        generation: 1,
-        degree: 1,
-        slots: 16,
-        kv_tokens,
-        has_priority: true,
-        profile: None,
-        link: None,
-        weights: 0,
-    });
+    driver.worker_with_kv(1, kv_tokens);
     driver
 }
 

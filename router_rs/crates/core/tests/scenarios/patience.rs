@@ -1,7 +1,6 @@
 //! How long a step may be passed by others: no longer than all work still takes.
 
 use heddle_core::Event;
-use heddle_core::event::WorkerUp;
 
 use crate::driver::{Driver, prompt};
 
@@ -60,17 +59,7 @@ fn taking_turns_does_not_fill_the_time_with_computing_contexts_again() {
     let policy = r#"{"placement":"sticky","kv_headroom":1,"kv_growth_share":0}"#;
     let held = |kv_tokens: u64| {
         let mut driver = Driver::with_policy(policy);
-        driver.worker(WorkerUp {
-            worker: 1,
-            generation: 1,
-            degree: 1,
-            slots: 16,
-            kv_tokens,
-            has_priority: true,
-            profile: None,
-            link: None,
-            weights: 0,
-        });
+        driver.worker_with_kv(1, kv_tokens);
         // Each fills the worker; nearly nothing is to come of any.
         for t in 1..=4 {
             driver.arrive_with(prompt(t, t, kv_tokens - kv_tokens / 10));
