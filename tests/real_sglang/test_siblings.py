@@ -2,19 +2,11 @@
 
 from collections.abc import Callable
 
-from .workers import PAGE, Answer, Worker, assert_same_answer, wait_until
+from .workers import PAGE, Answer, Worker, assert_same_answer, in_store
 
 NewTokens = Callable[[int], list[int]]
 
 PROMPT, OWN, RESULT, NEW = 400, 200, 60, 16
-
-
-def in_store(worker: Worker, answer: Answer) -> Answer:
-    wait_until(
-        lambda: (worker.residency(answer.tokens)["store"] or 0) * PAGE >= answer.full_pages,
-        f"pages in the store of {worker.name}",
-    )
-    return answer
 
 
 def test_siblings_move_one_after_the_other(

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from .workers import PAGE, Answer, Worker, assert_same_answer, wait_until, with_like_weights
+from .workers import PAGE, Worker, assert_same_answer, in_store, with_like_weights
 
 NewTokens = Callable[[int], list[int]]
 
@@ -26,14 +26,6 @@ def worker_tp2(worker_a: Worker, in_place_of_b: Callable[..., Worker]) -> Worker
     worker.ready()
     with_like_weights(worker_a, worker, "alike-in-two-degrees")
     return worker
-
-
-def in_store(worker: Worker, answer: Answer) -> Answer:
-    wait_until(
-        lambda: (worker.residency(answer.tokens)["store"] or 0) * PAGE >= answer.full_pages,
-        f"pages in the store of {worker.name}",
-    )
-    return answer
 
 
 def test_the_handshake_of_two_ranks(worker_a: Worker, worker_tp2: Worker) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from .workers import PAGE, Answer, Worker, assert_same_answer, client, engine_pid, wait_until
+from .workers import Worker, assert_same_answer, client, engine_pid, in_store, wait_until
 
 NewTokens = Callable[[int], list[int]]
 
@@ -37,14 +37,6 @@ def other_model(venv: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def weights_of(worker: Worker) -> str:
     found: str = worker.handshake()["namespace"]["weight_version"]
     return found
-
-
-def in_store(worker: Worker, answer: Answer) -> Answer:
-    wait_until(
-        lambda: (worker.residency(answer.tokens)["store"] or 0) * PAGE >= answer.full_pages,
-        f"pages in the store of {worker.name}",
-    )
-    return answer
 
 
 def test_like_weights_without_names_are_alike_and_unlike_ones_are_not(

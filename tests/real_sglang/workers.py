@@ -316,3 +316,12 @@ def gateway(folder: Path, *options: str) -> Iterator[httpx.Client]:
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(ANSWER_S)
+
+
+def in_store(worker: Worker, answer: Answer) -> Answer:
+    """Waits until all full pages of what it answered lie in the worker's store."""
+    wait_until(
+        lambda: (worker.residency(answer.tokens)["store"] or 0) * PAGE >= answer.full_pages,
+        f"pages in the store of {worker.name}",
+    )
+    return answer
